@@ -1,0 +1,31 @@
+"""Loads ``convt._C`` and with it the operators ``torch.ops.convt``."""
+
+import torch
+
+try:
+    from . import _C
+except ModuleNotFoundError as error:
+    if error.name != "convt._C":
+        raise
+    raise ImportError(
+        "convt's native part is not built for this Python. In the folder that holds setup.py, run: "
+        "pip install --no-build-isolation -e ."
+    ) from error
+except ImportError as error:
+    raise ImportError(
+        f"convt's native part does not load into torch {torch.__version__}; it must be built again for each minor "
+        f"version of torch (pip install --no-build-isolation --force-reinstall --no-deps -e .). {error}"
+    ) from error
+
+
+def build_info() -> dict:
+    """What this convt was built from and with.
+
+    Returns a dict with ``version``, ``torch`` (the version it was built against), ``cuda`` (nvcc's version, or None in
+    a build without CUDA), ``cuda_note`` (where nvcc was found, or why there is no CUDA), ``archs`` (a list such as
+    ``["8.0+PTX", "9.0a"]``) and ``source_digest`` (SHA-256 over csrc/).
+    """
+    return _C.build_info()
+
+
+from . import _rules  # noqa: E402, F401  (registers with the operators that _C has just defined)

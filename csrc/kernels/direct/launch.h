@@ -1,0 +1,13 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "../../plan/plan.h"
+#include "params.h"
+
+namespace convt::direct {
+
+// Launches `plan` (made by the planner for `problem`) on `stream` of the current device; pointers are device pointers.
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
+
+}  // namespace convt::direct

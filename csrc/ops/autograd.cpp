@@ -1,0 +1,228 @@
+// Differentiation. The operation is bilinear and its three operators are closed under differentiation: with the tensors
+// named by role (x the input, w the weight, y the output), each operator computes one role from the other two, and the
+// derivative by an operand is the operator that computes that operand's role, from the result's gradient and the
+// conjugate of the other operand. So one node serves all of them, to any order.
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/sum.h>
+#include <torch/csrc/autograd/VariableTypeUtils.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/library.h>
+
+#include <array>
+
+#include "layout.h"
+#include "schema.h"
+
+namespace convt::ops {
+namespace {
+
+using at::Tensor;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+enum Role : int { X, W, Y };
+
+// The roles that an operator takes, in the order of its arguments.
+constexpr std::array<std::array<Role, 2>, 3> operands_of = {{{Y, W}, {X, Y}, {X, W}}};
+
+struct Convolution {
+  std::vector<c10::SymInt> stride, padding, output_padding, dilation;
+  std::vector<c10::SymInt> input_size, kernel_size;  // spatial
+  c10::SymInt groups;
+};
+
+// A format is given to an adjoint only: the forward's is always that of its operands.
+Tensor compute(Role result, const Tensor& a, const Tensor& b, const Convolution& c,
+               std::optional<c10::MemoryFormat> format) {
+  switch (result) {
+    case X:
+      return input_grad_op().call(a, b, c.input_size, c.stride, c.padding, c.groups, c.dilation, format);
+    case W:
+      return weight_grad_op().call(a, b, c.kernel_size, c.stride, c.padding, c.groups, c.dilation, format);
+    case Y:
+      return forward_op().call(a, b, std::nullopt, c.stride, c.padding, c.output_padding, c.groups, c.dilation);
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
+// The derivative by `wanted`, one of the operands of the operator that computes `result`: `grad` takes the place of the
+// result and the other operand, conjugated, its own.
+Tensor adjoint(Role wanted, Role result, const Tensor& grad, const Tensor& other, const Convolution& c,
+               std::optional<c10::MemoryFormat> format) {
+  const auto& [first, second] = operands_of[wanted];
+  const Tensor other_conj = other.is_complex() ? other.conj() : other;
+  return first == result ? compute(wanted, grad, other_conj, c, format)
+                         : compute(wanted, other_conj, grad, c, format);
+}
+
+Tensor bias_grad(const Tensor& grad) {
+  return grad.dim() == 3 ? grad.sum({1, 2}) : grad.sum({0, 2, 3});
+}
+
+struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
+  Role result = Y;
+  Convolution convolution;
+  // aten gives every gradient the memory format that the operands suggest, whatever that of the incoming gradient.
+  std::optional<c10::MemoryFormat> format;
+  SavedVariable first, second;
+
+  std::string name() const override {
+    static constexpr const char* names[] = {"ConvTranspose2dInputGradBackward", "ConvTranspose2dWeightGradBackward",
+                                            "ConvTranspose2dBackward"};
+    return names[result];
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    first.reset_data();
+    second.reset_data();
+  }
+
+  variable_list gradients(const Tensor& grad, const Tensor& a, const Tensor& b,
+                          const std::array<bool, 3>& wanted) const {
+    variable_list grads(num_outputs());
+    if (!grad.defined()) return grads;
+    const auto& [a_role, b_role] = operands_of[result];
+    if (wanted[0]) grads[0] = adjoint(a_role, result, grad, b, convolution, format);
+    if (wanted[1]) grads[1] = adjoint(b_role, result, grad, a, convolution, format);
+    if (wanted[2]) grads[2] = bias_grad(grad);
+    return grads;
+  }
+
+  variable_list apply(variable_list&& inputs) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    std::array<bool, 3> wanted{};
+    for (size_t i = 0; i < num_outputs(); ++i) wanted[i] = task_should_compute_output(i);
+    // An operand is saved only if the other's gradient was asked for when the graph was built.
+    const Tensor a = wanted[1] ? first.unpack(getptr()) : Tensor();
+    const Tensor b = wanted[0] ? second.unpack(getptr()) : Tensor();
+    return gradients(inputs[0], a, b, wanted);
+  }
+};
+
+bool requires_grad(const Tensor& t) { return t.defined() && t.requires_grad(); }
+
+std::shared_ptr<ConvTranspose2dBackward> make_node(Role result, const Tensor& a, const Tensor& b,
+                                                   const std::optional<Tensor>& bias, const Convolution& c) {
+  using namespace torch::autograd;
+  const std::shared_ptr<ConvTranspose2dBackward> node(new ConvTranspose2dBackward(), deleteNode);
+  node->set_next_edges(result == Y ? collect_next_edges(a, b, bias) : collect_next_edges(a, b));
+  node->result = result;
+  node->convolution = c;
+  node->format = result_format(a, b);
+  if (requires_grad(b)) node->first = SavedVariable(a, /*is_output=*/false);
+  if (requires_grad(a)) node->second = SavedVariable(b, /*is_output=*/false);
+  return node;
+}
+
+// Forward mode: the operators are linear in each operand.
+void set_tangent(Tensor& y, Role result, const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
+                 const Convolution& c) {
+  const auto tangent_of = [](const Tensor& t) { return t._fw_grad(/*level=*/0); };
+  const auto primal_of = [](const Tensor& t) { return t._fw_primal(/*level=*/0); };
+  Tensor tangent;
+  const auto accumulate = [&tangent](const Tensor& t) { tangent = tangent.defined() ? tangent.add(t) : t; };
+  if (tangent_of(a).defined()) accumulate(compute(result, tangent_of(a), primal_of(b), c, std::nullopt));
+  if (tangent_of(b).defined()) accumulate(compute(result, primal_of(a), tangent_of(b), c, std::nullopt));
+  if (bias && tangent_of(*bias).defined()) {
+    accumulate(tangent_of(*bias).view({-1, 1, 1}).expand_as(y));
+  }
+  if (tangent.defined()) y._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
+}
+
+// `convolution` is only called if something is to be differentiated: an eager inference call must not pay for it.
+template <class MakeConvolution, class Redispatch>
+Tensor differentiable(Role result, const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
+                      const MakeConvolution& convolution, const Redispatch& redispatch) {
+  using namespace torch::autograd;
+  const bool has_tangent = isFwGradDefined(a) || isFwGradDefined(b) || isFwGradDefined(bias);
+  const bool needs_grad = compute_requires_grad(a, b, bias);
+  if (!has_tangent && !needs_grad) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return redispatch();
+  }
+  const Convolution c = convolution();
+  const auto node = needs_grad ? make_node(result, a, b, bias, c) : nullptr;
+  Tensor y = [&] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return redispatch();
+  }();
+  if (node) set_history(y, node);
+  if (has_tangent) set_tangent(y, result, a, b, bias, c);
+  return y;
+}
+
+std::vector<c10::SymInt> pair(c10::SymIntArrayRef values) {
+  return values.size() == 1 ? std::vector<c10::SymInt>{values[0], values[0]} : values.vec();
+}
+
+// Spatial size of an activation or a weight; a wrong rank is left to the operator's own check.
+std::vector<c10::SymInt> spatial(const Tensor& t) {
+  const auto s = t.sym_sizes();
+  return s.size() < 2 ? std::vector<c10::SymInt>{} : s.slice(s.size() - 2).vec();
+}
+
+Tensor forward(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+               c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef output_padding,
+               c10::SymInt groups, c10::SymIntArrayRef dilation) {
+  const auto convolution = [&] {
+    return Convolution{pair(stride),   pair(padding),  pair(output_padding), pair(dilation),
+                       spatial(input), spatial(weight), groups};
+  };
+  return differentiable(Y, input, weight, bias, convolution, [&] {
+    return forward_op().redispatch(keys & c10::after_autograd_keyset, input, weight, bias, stride, padding,
+                                   output_padding, groups, dilation);
+  });
+}
+
+// The convolution of an adjoint: the forward's output_padding is what gives y of this size from x of that size.
+Convolution adjoint_convolution(const std::vector<c10::SymInt>& x, const std::vector<c10::SymInt>& w,
+                                const std::vector<c10::SymInt>& y, c10::SymIntArrayRef stride,
+                                c10::SymIntArrayRef padding, const c10::SymInt& groups, c10::SymIntArrayRef dilation) {
+  Convolution c{pair(stride), pair(padding), {}, pair(dilation), x, w, groups};
+  for (const size_t size : {c.stride.size(), c.padding.size(), c.dilation.size(), x.size(), w.size(), y.size()}) {
+    if (size != 2) return c;  // the operator's own check refuses this
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    c.output_padding.push_back(
+        y[i] - ((x[i] - 1) * c.stride[i] - c.padding[i] * 2 + c.dilation[i] * (w[i] - 1) + 1));
+  }
+  return c;
+}
+
+Tensor input_grad(c10::DispatchKeySet keys, const Tensor& grad_output, const Tensor& weight,
+                  c10::SymIntArrayRef input_size, c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                  c10::SymInt groups, c10::SymIntArrayRef dilation, std::optional<c10::MemoryFormat> format) {
+  const auto convolution = [&] {
+    return adjoint_convolution(pair(input_size), spatial(weight), spatial(grad_output), stride, padding, groups,
+                               dilation);
+  };
+  return differentiable(X, grad_output, weight, std::nullopt, convolution, [&] {
+    return input_grad_op().redispatch(keys & c10::after_autograd_keyset, grad_output, weight, input_size, stride,
+                                      padding, groups, dilation, format);
+  });
+}
+
+Tensor weight_grad(c10::DispatchKeySet keys, const Tensor& input, const Tensor& grad_output,
+                   c10::SymIntArrayRef kernel_size, c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                   c10::SymInt groups, c10::SymIntArrayRef dilation, std::optional<c10::MemoryFormat> format) {
+  const auto convolution = [&] {
+    return adjoint_convolution(spatial(input), pair(kernel_size), spatial(grad_output), stride, padding, groups,
+                               dilation);
+  };
+  return differentiable(W, input, grad_output, std::nullopt, convolution, [&] {
+    return weight_grad_op().redispatch(keys & c10::after_autograd_keyset, input, grad_output, kernel_size, stride,
+                                       padding, groups, dilation, format);
+  });
+}
+
+}  // namespace
+}  // namespace convt::ops
+
+TORCH_LIBRARY_IMPL(convt, Autograd, m) {
+  m.impl("conv_transpose2d", convt::ops::forward);
+  m.impl("conv_transpose2d_input_grad", convt::ops::input_grad);
+  m.impl("conv_transpose2d_weight_grad", convt::ops::weight_grad);
+}

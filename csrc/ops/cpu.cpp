@@ -1,0 +1,84 @@
+// CPU tensors are computed by ATen. Checks, empty problems and the strides of the results are convt's own, so that the
+// answers are those of a GPU.
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <torch/library.h>
+
+#include "checks.h"
+#include "layout.h"
+#include "schema.h"
+#include "tensors.h"
+
+namespace convt::ops {
+namespace {
+
+using at::IntArrayRef;
+using at::Tensor;
+
+int64_t elements(const std::array<int64_t, 4>& sizes) { return c10::multiply_integers(sizes); }
+
+Tensor finish(const Tensor& result, c10::MemoryFormat format, bool keep_batch) {
+  const Tensor t = with_format(result, format);
+  return keep_batch ? t : t.squeeze(0);
+}
+
+// ATen has no half-precision complex arithmetic of its own.
+at::ScalarType compute_type(const Tensor& t) {
+  return t.scalar_type() == at::kComplexHalf ? at::kComplexFloat : t.scalar_type();
+}
+
+Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
+               IntArrayRef padding, IntArrayRef output_padding, int64_t groups, IntArrayRef dilation) {
+  const auto g = check_forward<int64_t>(input, weight, bias, stride, padding, output_padding, groups, dilation);
+  const auto format = result_format(input, weight);
+  if (elements(g.y) == 0) return finish(at::empty(g.y, input.options()), format, g.batched);
+  const auto type = compute_type(input);
+  const Tensor y = at::convolution(batched(input).to(type), weight.to(type),
+                                   bias ? std::make_optional(bias->to(type)) : std::nullopt, g.stride, g.padding,
+                                   g.dilation, /*transposed=*/true, g.output_padding, groups);
+  return finish(y.to(input.scalar_type()), format, g.batched);
+}
+
+Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef input_size, IntArrayRef stride,
+                  IntArrayRef padding, int64_t groups, IntArrayRef dilation,
+                  std::optional<c10::MemoryFormat> memory_format) {
+  const auto g = check_input_grad<int64_t>(grad_output, weight, input_size, stride, padding, groups, dilation);
+  const auto format = result_format(grad_output, weight, memory_format);
+  if (elements(g.x) == 0 || elements(g.y) == 0) {
+    return finish(at::zeros(g.x, grad_output.options()), format, g.batched);
+  }
+  const auto type = compute_type(grad_output);
+  Tensor x = at::convolution(batched(grad_output).to(type), weight.to(type), std::nullopt, g.stride, g.padding,
+                             g.dilation, /*transposed=*/false, {0, 0}, groups);
+  // An output_padding of a stride or more lets the convolution reach further inputs, which do not exist.
+  x = x.narrow(2, 0, g.x[2]).narrow(3, 0, g.x[3]);
+  return finish(x.to(grad_output.scalar_type()), format, g.batched);
+}
+
+Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
+                   IntArrayRef padding, int64_t groups, IntArrayRef dilation,
+                   std::optional<c10::MemoryFormat> memory_format) {
+  const auto g = check_weight_grad<int64_t>(input, grad_output, kernel_size, stride, padding, groups, dilation);
+  const auto format = result_format(input, grad_output, memory_format);
+  if (elements(g.w) == 0 || elements(g.x) == 0 || elements(g.y) == 0) {
+    return with_format(at::zeros(g.w, input.options()), format);
+  }
+  const auto type = compute_type(input);
+  const Tensor x = batched(input).to(type);
+  // Of the weight, only the sizes are read.
+  const auto grads = at::convolution_backward(batched(grad_output).to(type), x, at::empty(g.w, x.options()),
+                                              std::nullopt, g.stride, g.padding, g.dilation, /*transposed=*/true,
+                                              g.output_padding, groups, {false, true, false});
+  return with_format(std::get<1>(grads).to(input.scalar_type()), format);
+}
+
+}  // namespace
+}  // namespace convt::ops
+
+TORCH_LIBRARY_IMPL(convt, CPU, m) {
+  m.impl("conv_transpose2d", convt::ops::forward);
+  m.impl("conv_transpose2d_input_grad", convt::ops::input_grad);
+  m.impl("conv_transpose2d_weight_grad", convt::ops::weight_grad);
+}

@@ -1,0 +1,44 @@
+#include "schema.h"
+
+#include <torch/library.h>
+
+TORCH_LIBRARY(convt, m) {
+  // aten::conv_transpose2d.input, to the letter.
+  m.def(
+      "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, SymInt[2] padding=0, "
+      "SymInt[2] output_padding=0, SymInt groups=1, SymInt[2] dilation=1) -> Tensor");
+  // The adjoints. `memory_format` is that of the result; by default it follows the operands, as the forward's does.
+  m.def(
+      "conv_transpose2d_input_grad(Tensor grad_output, Tensor weight, SymInt[2] input_size, SymInt[2] stride=1, "
+      "SymInt[2] padding=0, SymInt groups=1, SymInt[2] dilation=1, *, MemoryFormat? memory_format=None) -> Tensor");
+  m.def(
+      "conv_transpose2d_weight_grad(Tensor input, Tensor grad_output, SymInt[2] kernel_size, SymInt[2] stride=1, "
+      "SymInt[2] padding=0, SymInt groups=1, SymInt[2] dilation=1, *, MemoryFormat? memory_format=None) -> Tensor");
+}
+
+namespace convt::ops {
+namespace {
+
+template <class Signature>
+c10::TypedOperatorHandle<Signature> find(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+
+}  // namespace
+
+const c10::TypedOperatorHandle<ForwardSignature>& forward_op() {
+  static const auto op = find<ForwardSignature>("convt::conv_transpose2d");
+  return op;
+}
+
+const c10::TypedOperatorHandle<InputGradSignature>& input_grad_op() {
+  static const auto op = find<InputGradSignature>("convt::conv_transpose2d_input_grad");
+  return op;
+}
+
+const c10::TypedOperatorHandle<WeightGradSignature>& weight_grad_op() {
+  static const auto op = find<WeightGradSignature>("convt::conv_transpose2d_weight_grad");
+  return op;
+}
+
+}  // namespace convt::ops

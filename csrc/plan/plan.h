@@ -1,0 +1,65 @@
+// How a problem is computed: the output of the planner. Printable and comparable.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "device_info.h"
+#include "problem.h"
+
+namespace convt {
+
+enum class Algorithm : int32_t {
+  empty,   // nothing to compute, or nothing to reduce over: the result is filled by the operator
+  direct,  // csrc/kernels/direct
+  aten,    // ATen's convolution; gradients only, until their fast kernels exist
+};
+
+const char* name(Algorithm);
+
+struct Plan {
+  Algorithm algorithm = Algorithm::empty;
+  int32_t configuration = 0;      // row of the family's table (its config.h)
+  int32_t index_bits = 32;        // width of the index arithmetic
+  int64_t grid = 0;               // blocks
+  int32_t block = 0;              // threads
+  int64_t workspace_bytes = 0;
+
+  bool operator==(const Plan&) const = default;
+};
+
+// One way to compute the problem: either a plan, or the reason why it cannot or should not be used.
+struct Candidate {
+  Algorithm algorithm = Algorithm::empty;
+  std::string configuration;      // the name of the family's table row
+  Plan plan;
+  double estimated_seconds = 0;   // ranks the candidates that fit; not a measurement
+  std::string refusal;            // empty if the candidate fits
+
+  bool fits() const { return refusal.empty(); }
+};
+
+// The choice and all candidates in the order in which they were considered.
+struct Explanation {
+  Problem problem;
+  DeviceInfo device;
+  Candidate chosen;
+  std::vector<Candidate> candidates;
+
+  std::string to_string() const;
+};
+
+// The fastest candidate by estimate; the first of equals. Pure: the same problem and device give the same plan.
+Plan make_plan(const Problem&, const DeviceInfo&);
+
+Explanation explain(const Problem&, const DeviceInfo&);
+
+// The plan of one named configuration ("direct/thread_per_output"), for tests and benchmarks that force it.
+// Throws std::invalid_argument with the reason if it does not fit.
+Plan make_forced_plan(const Problem&, const DeviceInfo&, const std::string& configuration);
+
+// The full names of every configuration that is compiled in.
+std::vector<std::string> configuration_names();
+
+}  // namespace convt

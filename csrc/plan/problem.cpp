@@ -1,0 +1,144 @@
+#include "problem.h"
+
+#include <functional>
+
+namespace convt {
+namespace {
+
+int64_t product(const std::array<int64_t, 4>& sizes) {
+  int64_t n = 1;
+  for (int64_t s : sizes) {
+    if (s == 0) return 0;
+  }
+  for (int64_t s : sizes) n = checked_mul(n, s);
+  return n;
+}
+
+std::string join(const std::array<int64_t, 4>& sizes) {
+  std::string s;
+  for (int64_t size : sizes) s += (s.empty() ? "" : "x") + std::to_string(size);
+  return s;
+}
+
+std::string pair(int64_t a, int64_t b) { return "(" + std::to_string(a) + ", " + std::to_string(b) + ")"; }
+
+}  // namespace
+
+const char* name(Operation op) {
+  switch (op) {
+    case Operation::forward:
+      return "forward";
+    case Operation::input_grad:
+      return "input_grad";
+    case Operation::weight_grad:
+      return "weight_grad";
+  }
+  return "?";
+}
+
+const char* name(DataType t) {
+  switch (t) {
+    case DataType::float16:
+      return "float16";
+    case DataType::bfloat16:
+      return "bfloat16";
+    case DataType::float32:
+      return "float32";
+    case DataType::float64:
+      return "float64";
+    case DataType::complex64:
+      return "complex64";
+    case DataType::complex128:
+      return "complex128";
+  }
+  return "?";
+}
+
+const char* name(Precision p) { return p == Precision::tf32 ? "tf32" : "ieee"; }
+
+const char* name(MemoryFormat f) {
+  switch (f) {
+    case MemoryFormat::contiguous:
+      return "contiguous";
+    case MemoryFormat::channels_last:
+      return "channels_last";
+    case MemoryFormat::strided:
+      return "strided";
+  }
+  return "?";
+}
+
+int64_t Problem::x_elements() const { return product(x_sizes()); }
+int64_t Problem::w_elements() const { return product(w_sizes()); }
+int64_t Problem::y_elements() const { return product(y_sizes()); }
+
+int64_t Problem::result_elements() const {
+  switch (operation) {
+    case Operation::forward:
+      return y_elements();
+    case Operation::input_grad:
+      return x_elements();
+    case Operation::weight_grad:
+      return w_elements();
+  }
+  return 0;
+}
+
+int64_t Problem::useful_macs() const {
+  const std::array<int64_t, 4> factors = {checked_mul(batch, in_channels), out_channels_per_group(),
+                                          useful_pairs(axis_h()), useful_pairs(axis_w())};
+  return product(factors);
+}
+
+int64_t Problem::compulsory_bytes() const {
+  int64_t elements = checked_add(checked_add(x_elements(), w_elements()), y_elements());
+  if (has_bias) elements = checked_add(elements, out_channels);
+  return checked_mul(elements, element_size(dtype));
+}
+
+size_t hash(const Problem& p) {
+  size_t h = 0;
+  const auto add = [&h](int64_t v) {
+    h ^= std::hash<int64_t>{}(v) + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
+  };
+  for (int64_t v :
+       {static_cast<int64_t>(p.operation), static_cast<int64_t>(p.dtype), static_cast<int64_t>(p.precision), p.batch,
+        p.in_channels, p.out_channels, p.groups, p.in_h, p.in_w, p.out_h, p.out_w, p.kernel_h, p.kernel_w, p.stride_h,
+        p.stride_w, p.padding_h, p.padding_w, p.dilation_h, p.dilation_w, static_cast<int64_t>(p.has_bias),
+        p.bias_stride}) {
+    add(v);
+  }
+  for (const Strides* strides : {&p.x_strides, &p.w_strides, &p.y_strides}) {
+    for (int64_t v : *strides) add(v);
+  }
+  return h;
+}
+
+MemoryFormat memory_format(const std::array<int64_t, 4>& sizes, const Strides& strides) {
+  const auto dense_in_order = [&](const std::array<int, 4>& innermost_first) {
+    int64_t expected = 1;
+    for (int d : innermost_first) {
+      if (sizes[d] != 1 && strides[d] != expected) return false;
+      expected = checked_mul(expected, sizes[d]);
+    }
+    return true;
+  };
+  if (dense_in_order({3, 2, 1, 0})) return MemoryFormat::contiguous;
+  if (dense_in_order({1, 3, 2, 0})) return MemoryFormat::channels_last;
+  return MemoryFormat::strided;
+}
+
+std::string describe(const Problem& p) {
+  const auto operand = [](const char* what, const std::array<int64_t, 4>& sizes, const Strides& strides) {
+    return std::string(what) + " " + join(sizes) + " " + name(memory_format(sizes, strides));
+  };
+  std::string s = std::string(name(p.operation)) + ", " + name(p.dtype);
+  if (p.dtype == DataType::float32) s += std::string(" (") + name(p.precision) + ")";
+  s += ", " + operand("input", p.x_sizes(), p.x_strides) + ", " + operand("weight", p.w_sizes(), p.w_strides) + ", " +
+       operand("output", p.y_sizes(), p.y_strides);
+  s += ", stride " + pair(p.stride_h, p.stride_w) + ", padding " + pair(p.padding_h, p.padding_w) + ", dilation " +
+       pair(p.dilation_h, p.dilation_w) + ", groups " + std::to_string(p.groups) + (p.has_bias ? ", bias" : ", no bias");
+  return s;
+}
+
+}  // namespace convt

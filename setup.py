@@ -1,0 +1,230 @@
+"""Builds convt._C: with CUDA where a matching nvcc is found, else for the CPU only.
+
+Environment:
+    CONVT_CUDA            1: with CUDA or not at all; 0: without; unset: with CUDA if possible
+    CUDA_HOME             where to look for nvcc first
+    TORCH_CUDA_ARCH_LIST  architectures, as for any torch extension ("8.0;9.0a;9.0+PTX")
+    MAX_JOBS              compilers that run at a time
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from setuptools import setup
+
+ROOT = Path(__file__).parent.resolve()
+VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M).group(1)
+
+# Architectures of a build on a machine without a GPU. sm_80 code runs on every 8.x, 9.0a on H100 and H200, and the PTX
+# is compiled by the driver for what comes later.
+DEFAULT_ARCHS = "8.0+PTX;9.0a"
+OLDEST_TORCH = (2, 11)
+OLDEST_GXX = 11  # C++20 with concepts and defaulted comparison
+OLDEST_NVCC = (12, 4)
+
+
+def stop(message):
+    sys.exit(f"convt: cannot build: {message}")
+
+
+def import_torch():
+    try:
+        import torch
+    except ImportError:
+        stop(
+            "torch is not installed in this environment. Install it first, then convt with --no-build-isolation, so "
+            "that convt is built for the torch that you use"
+        )
+    version = tuple(int(part) for part in re.match(r"(\d+)\.(\d+)", torch.__version__).groups())
+    if version < OLDEST_TORCH:
+        stop(f"torch {torch.__version__} is too old; convt supports {'.'.join(map(str, OLDEST_TORCH))} and later")
+    return torch
+
+
+def source_digest():
+    """SHA-256 over the path and the SHA-256 of every file under csrc/, in sorted order of the posix paths."""
+    paths = sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc").rglob("*") if p.is_file())
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path}\0{hashlib.sha256((ROOT / path).read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def nvcc_version(nvcc):
+    try:
+        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    match = re.search(r"release (\d+)\.(\d+)", text)
+    return match and (int(match.group(1)), int(match.group(2)))
+
+
+def toolkits():
+    """(where it was found, CUDA home) of every nvcc in sight: CUDA_HOME, PATH, the PyPI toolkit."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if home:
+        yield "CUDA_HOME", Path(home)
+    on_path = shutil.which("nvcc")
+    if on_path:
+        yield "PATH", Path(on_path).resolve().parent.parent
+    folders = [sysconfig.get_path("purelib"), *site.getsitepackages(), site.getusersitepackages(), *sys.path]
+    for folder in dict.fromkeys(f for f in folders if f):
+        for home in sorted(Path(folder).glob("nvidia/cu[0-9]*"), reverse=True):
+            yield "the PyPI toolkit", home
+
+
+def find_cuda(torch):
+    """(CUDA home or None, nvcc's version, a sentence that says where it was found or why there is none)."""
+    wanted = os.environ.get("CONVT_CUDA", "")
+    if wanted not in ("", "0", "1"):
+        stop(f"CONVT_CUDA is {wanted!r}; it may be 0, 1 or unset")
+    if wanted == "0":
+        return None, None, "CONVT_CUDA=0"
+    if torch.version.cuda is None:
+        reason = f"torch {torch.__version__} is a build without CUDA"
+        return (stop(f"CONVT_CUDA=1, but {reason}")) if wanted == "1" else (None, None, reason)
+    torch_major = int(torch.version.cuda.split(".")[0])
+    refused = []
+    for where, home in toolkits():
+        version = nvcc_version(home / "bin" / "nvcc")
+        if version is None:
+            if where != "the PyPI toolkit":
+                refused.append(f"{home} ({where}) has no nvcc that runs")
+        elif version[0] != torch_major:
+            refused.append(f"{home} ({where}) has nvcc {version[0]}.{version[1]}, but torch was built with CUDA {torch.version.cuda}")
+        elif version < OLDEST_NVCC:
+            refused.append(f"{home} ({where}) has nvcc {version[0]}.{version[1]}, which is too old for C++20 device code")
+        else:
+            return home, version, f"nvcc {version[0]}.{version[1]} from {where}"
+    reason = "; ".join(dict.fromkeys(refused)) or (
+        f'no nvcc in CUDA_HOME, on PATH or from PyPI (pip install "cuda-toolkit[nvcc,crt,nvvm,cccl]=={torch_major}.*")'
+    )
+    if wanted == "1":
+        stop(f"CONVT_CUDA=1, but {reason}")
+    return None, None, reason
+
+
+def check_compiler():
+    compiler = os.environ.get("CXX", "g++")
+    try:
+        text = subprocess.run([compiler, "-dumpversion"], capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        stop(f"the C++ compiler {compiler!r} does not run; install g++ {OLDEST_GXX} or later, or name one in CXX")
+    if "clang" not in compiler and int(text.split(".")[0]) < OLDEST_GXX:
+        stop(f"{compiler} is version {text.strip()}; C++20 needs g++ {OLDEST_GXX} or later")
+
+
+def architectures(torch):
+    listed = os.environ.get("TORCH_CUDA_ARCH_LIST")
+    if listed:
+        return listed.replace(" ", ";")
+    if not torch.cuda.is_available():
+        return DEFAULT_ARCHS
+    present = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    return ";".join(f"{major}.{minor}" + ("a" if major >= 9 else "") for major, minor in sorted(present))
+
+
+def banner(lines):
+    width = max(map(len, lines)) + 4
+    print("\n".join(["*" * width, *(f"* {line.ljust(width - 4)} *" for line in lines), "*" * width]), flush=True)
+
+
+def write_build_info(folder, torch, cuda_version, note, archs):
+    """A translation unit of its own, so that a new digest does not recompile everything."""
+    quoted = json.dumps
+    text = f"""#include "build_info.h"
+
+const convt::BuildInfo& convt::build_info() {{
+  static const BuildInfo info{{{quoted(VERSION)}, {quoted(torch.__version__)}, {quoted(cuda_version)}, {quoted(note)},
+                              {{{", ".join(map(quoted, archs))}}}, {quoted(source_digest())}}};
+  return info;
+}}
+"""
+    path = folder / "build_info.cpp"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    return path
+
+
+def extension(torch, build_folder):
+    home, version, note = find_cuda(torch)
+    check_compiler()
+    archs = ""
+    if home is not None:
+        archs = os.environ["TORCH_CUDA_ARCH_LIST"] = architectures(torch)
+        # Read by torch.utils.cpp_extension when it is imported.
+        os.environ["CUDA_HOME"] = str(home)
+        banner([f"convt {VERSION}: with CUDA for {archs}", note, f"torch {torch.__version__}"])
+    else:
+        banner(
+            [
+                f"convt {VERSION}: WITHOUT CUDA, for the CPU only: CUDA tensors will be refused.",
+                f"Reason: {note}.",
+                "Set CONVT_CUDA=1 to make this an error.",
+            ]
+        )
+    from torch.utils import cpp_extension
+
+    sources = [ROOT / "csrc/bindings.cpp"]
+    for folder in ("ops", "plan", "kernels"):
+        sources += sorted((ROOT / "csrc" / folder).rglob("*.cpp"))
+    without = "no_cuda.cpp" if home is not None else "cuda.cpp"
+    sources = [s for s in sources if s.name != without]
+    cuda_version = f"{version[0]}.{version[1]}" if version else ""
+    sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
+    # Whether every warning of nvcc is understood is checked in the tests; g++'s are errors nowhere but in CI.
+    cxx = ["-std=c++20", "-O3", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
+    kind, args = cpp_extension.CppExtension, {"cxx": cxx}
+    if home is not None:
+        sources += sorted((ROOT / "csrc/kernels").rglob("*.cu"))
+        kind = cpp_extension.CUDAExtension
+        args["nvcc"] = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-Xcompiler=-fvisibility=hidden", "-lineinfo"]
+    module = kind(
+        name="convt._C",
+        sources=[os.path.relpath(s, ROOT) for s in sources],
+        include_dirs=[str(ROOT / "csrc")],
+        extra_compile_args=args,
+    )
+    if home is not None:
+        link_runtime(module, home, version[0])
+    return module, cpp_extension.BuildExtension
+
+
+def link_runtime(module, home, major):
+    """The PyPI toolkit has libcudart.so.13 but no libcudart.so to link with: name the file."""
+    libraries = [home / "lib64", home / "lib"]
+    module.library_dirs += [str(folder) for folder in libraries if folder.is_dir()]
+    if not any((folder / "libcudart.so").exists() for folder in libraries):
+        module.libraries = [f":libcudart.so.{major}" if name == "cudart" else name for name in module.libraries]
+
+
+def main():
+    torch = import_torch()
+    build_folder = ROOT / "build" / f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}-torch{torch.__version__}"
+    module, build_extension = extension(torch, build_folder)
+
+    class BuildExt(build_extension):
+        def finalize_options(self):
+            super().finalize_options()
+            # An editable install builds in a temporary folder; a fixed one keeps what need not be compiled again.
+            self.build_temp = str(build_folder)
+
+    major, minor = torch.__version__.split(".")[:2]
+    setup(
+        ext_modules=[module],
+        cmdclass={"build_ext": BuildExt},
+        # The C++ ABI of torch changes from one minor version to the next.
+        install_requires=[f"torch=={major}.{minor}.*", "rich>=13"],
+    )
+
+
+main()
