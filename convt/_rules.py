@@ -8,22 +8,18 @@ import torch
 from . import _C
 
 
-def _pair(value):
-    return [value] if isinstance(value, (int, torch.SymInt)) else list(value)
-
-
 def _new_result(like, operation, a, b, bias, size, stride, padding, output_padding, groups, dilation, memory_format):
     sizes, channels_last = _C.infer(
         operation,
         a,
         b,
         bias,
-        _pair(size),
-        _pair(stride),
-        _pair(padding),
-        _pair(output_padding),
+        size,
+        stride,
+        padding,
+        output_padding,
         groups,
-        _pair(dilation),
+        dilation,
         memory_format,
     )
     result_format = torch.channels_last if channels_last else torch.contiguous_format
@@ -33,23 +29,23 @@ def _new_result(like, operation, a, b, bias, size, stride, padding, output_paddi
 
 
 @torch.library.register_fake("convt::conv_transpose2d")
-def _(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def _(input, weight, bias, stride, padding, output_padding, groups, dilation):
     forward = _C.Operation.forward
     return _new_result(input, forward, input, weight, bias, [], stride, padding, output_padding, groups, dilation, None)
 
 
 @torch.library.register_fake("convt::conv_transpose2d_input_grad")
-def _(grad_output, weight, input_size, stride=1, padding=0, groups=1, dilation=1, *, memory_format=None):
+def _(grad_output, weight, input_size, stride, padding, groups, dilation, *, memory_format=None):
     operation = _C.Operation.input_grad
     return _new_result(
-        grad_output, operation, grad_output, weight, None, input_size, stride, padding, 0, groups, dilation,
+        grad_output, operation, grad_output, weight, None, input_size, stride, padding, [0], groups, dilation,
         memory_format,
     )  # fmt: skip
 
 
 @torch.library.register_fake("convt::conv_transpose2d_weight_grad")
-def _(input, grad_output, kernel_size, stride=1, padding=0, groups=1, dilation=1, *, memory_format=None):
+def _(input, grad_output, kernel_size, stride, padding, groups, dilation, *, memory_format=None):
     operation = _C.Operation.weight_grad
     return _new_result(
-        input, operation, input, grad_output, None, kernel_size, stride, padding, 0, groups, dilation, memory_format
+        input, operation, input, grad_output, None, kernel_size, stride, padding, [0], groups, dilation, memory_format
     )

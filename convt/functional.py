@@ -9,6 +9,11 @@ _input_grad = torch.ops.convt.conv_transpose2d_input_grad.default
 _weight_grad = torch.ops.convt.conv_transpose2d_weight_grad.default
 
 
+def _list(value):
+    """An int stands for both axes; ``torch.ops`` takes lists only."""
+    return value if isinstance(value, (tuple, list)) else [value]
+
+
 def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
     r"""Transposed 2-D convolution; takes what :func:`torch.nn.functional.conv_transpose2d` takes.
 
@@ -34,7 +39,9 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     Raises:
         RuntimeError: for arguments that do not fit together, before anything is computed.
     """
-    return _forward(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    return _forward(
+        input, weight, bias, _list(stride), _list(padding), _list(output_padding), groups, _list(dilation)
+    )
 
 
 def conv_transpose2d_input_grad(
@@ -53,7 +60,14 @@ def conv_transpose2d_input_grad(
         (N, Cin, H, W) or (Cin, H, W).
     """
     return _input_grad(
-        grad_output, weight, input_size, stride, padding, groups, dilation, memory_format=memory_format
+        grad_output,
+        weight,
+        _list(input_size),
+        _list(stride),
+        _list(padding),
+        groups,
+        _list(dilation),
+        memory_format=memory_format,
     )
 
 
@@ -73,5 +87,12 @@ def conv_transpose2d_weight_grad(
         (Cin, Cout / groups, kh, kw).
     """
     return _weight_grad(
-        input, grad_output, kernel_size, stride, padding, groups, dilation, memory_format=memory_format
+        input,
+        grad_output,
+        _list(kernel_size),
+        _list(stride),
+        _list(padding),
+        groups,
+        _list(dilation),
+        memory_format=memory_format,
     )

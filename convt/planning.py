@@ -1,6 +1,7 @@
 """What convt would run, and why."""
 
 from . import _C, _extension  # noqa: F401
+from .functional import _list
 
 Plan = _C.Plan
 
@@ -8,10 +9,6 @@ Plan = _C.Plan
 def device_names() -> list[str]:
     """The names that :func:`explain` takes as ``device``."""
     return _C.device_names()
-
-
-def _pair(value):
-    return [value] if isinstance(value, int) else list(value)
 
 
 def explain(
@@ -57,11 +54,11 @@ def explain(
         input,
         weight,
         bias,
-        _pair(size),
-        _pair(stride),
-        _pair(padding),
-        _pair(output_padding),
+        _list(size),
+        _list(stride),
+        _list(padding),
+        _list(output_padding),
         groups,
-        _pair(dilation),
+        _list(dilation),
         device,
     )

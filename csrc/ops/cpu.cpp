@@ -1,8 +1,11 @@
 // CPU tensors are computed by ATen. Checks, empty problems and the strides of the results are convt's own, so that the
 // answers are those of a GPU.
+#include <ATen/ops/complex.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/real.h>
 #include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
@@ -24,9 +27,17 @@ Tensor finish(const Tensor& result, c10::MemoryFormat format, bool keep_batch) {
   return keep_batch ? t : t.squeeze(0);
 }
 
-// ATen has no half-precision complex arithmetic of its own.
-at::ScalarType compute_type(const Tensor& t) {
-  return t.scalar_type() == at::kComplexHalf ? at::kComplexFloat : t.scalar_type();
+// ATen's convolutions are real. The operators are bilinear, so a complex one is four of them; its half-precision is
+// computed in single.
+template <class Bilinear>
+Tensor bilinear(const Tensor& a, const Tensor& b, const Bilinear& real) {
+  if (!a.is_complex()) return real(a, b);
+  if (a.scalar_type() == at::kComplexHalf) {
+    return bilinear(a.to(at::kComplexFloat), b.to(at::kComplexFloat), real).to(at::kComplexHalf);
+  }
+  const Tensor ar = at::real(a).contiguous(), ai = at::imag(a).contiguous();
+  const Tensor br = at::real(b).contiguous(), bi = at::imag(b).contiguous();
+  return at::complex(real(ar, br).sub_(real(ai, bi)), real(ar, bi).add_(real(ai, br)));
 }
 
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
@@ -34,11 +45,13 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   const auto g = check_forward<int64_t>(input, weight, bias, stride, padding, output_padding, groups, dilation);
   const auto format = result_format(input, weight);
   if (elements(g.y) == 0) return finish(at::empty(g.y, input.options()), format, g.batched);
-  const auto type = compute_type(input);
-  const Tensor y = at::convolution(batched(input).to(type), weight.to(type),
-                                   bias ? std::make_optional(bias->to(type)) : std::nullopt, g.stride, g.padding,
-                                   g.dilation, /*transposed=*/true, g.output_padding, groups);
-  return finish(y.to(input.scalar_type()), format, g.batched);
+  const bool complex = input.is_complex();
+  Tensor y = bilinear(batched(input), resolved(weight), [&](const Tensor& x, const Tensor& w) {
+    return at::convolution(x, w, complex ? std::nullopt : bias, g.stride, g.padding, g.dilation, /*transposed=*/true,
+                           g.output_padding, groups);
+  });
+  if (complex && bias) y = y.add(bias->view({-1, 1, 1}));
+  return finish(y, format, g.batched);
 }
 
 Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef input_size, IntArrayRef stride,
@@ -49,12 +62,11 @@ Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef i
   if (elements(g.x) == 0 || elements(g.y) == 0) {
     return finish(at::zeros(g.x, grad_output.options()), format, g.batched);
   }
-  const auto type = compute_type(grad_output);
-  Tensor x = at::convolution(batched(grad_output).to(type), weight.to(type), std::nullopt, g.stride, g.padding,
-                             g.dilation, /*transposed=*/false, {0, 0}, groups);
+  const Tensor x = bilinear(batched(grad_output), resolved(weight), [&](const Tensor& y, const Tensor& w) {
+    return at::convolution(y, w, std::nullopt, g.stride, g.padding, g.dilation, /*transposed=*/false, {0, 0}, groups);
+  });
   // An output_padding of a stride or more lets the convolution reach further inputs, which do not exist.
-  x = x.narrow(2, 0, g.x[2]).narrow(3, 0, g.x[3]);
-  return finish(x.to(grad_output.scalar_type()), format, g.batched);
+  return finish(x.narrow(2, 0, g.x[2]).narrow(3, 0, g.x[3]), format, g.batched);
 }
 
 Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
@@ -65,13 +77,13 @@ Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef k
   if (elements(g.w) == 0 || elements(g.x) == 0 || elements(g.y) == 0) {
     return with_format(at::zeros(g.w, input.options()), format);
   }
-  const auto type = compute_type(input);
-  const Tensor x = batched(input).to(type);
-  // Of the weight, only the sizes are read.
-  const auto grads = at::convolution_backward(batched(grad_output).to(type), x, at::empty(g.w, x.options()),
-                                              std::nullopt, g.stride, g.padding, g.dilation, /*transposed=*/true,
-                                              g.output_padding, groups, {false, true, false});
-  return with_format(std::get<1>(grads).to(input.scalar_type()), format);
+  const Tensor w = bilinear(batched(input), batched(grad_output), [&](const Tensor& x, const Tensor& y) {
+    // Of the weight, only the sizes are read.
+    return std::get<1>(at::convolution_backward(y, x, at::empty(g.w, x.options()), std::nullopt, g.stride, g.padding,
+                                                g.dilation, /*transposed=*/true, g.output_padding, groups,
+                                                {false, true, false}));
+  });
+  return with_format(w, format);
 }
 
 }  // namespace
