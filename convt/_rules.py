@@ -7,6 +7,8 @@ import torch
 
 from . import _C
 
+# PyTorch leaves out arguments that equal the schema's defaults, so the defaults stand here again.
+
 
 def _new_result(like, operation, a, b, bias, size, stride, padding, output_padding, groups, dilation, memory_format):
     sizes, channels_last = _C.infer(
@@ -29,13 +31,13 @@ def _new_result(like, operation, a, b, bias, size, stride, padding, output_paddi
 
 
 @torch.library.register_fake("convt::conv_transpose2d")
-def _(input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _(input, weight, bias=None, stride=(1,), padding=(0,), output_padding=(0,), groups=1, dilation=(1,)):
     forward = _C.Operation.forward
     return _new_result(input, forward, input, weight, bias, [], stride, padding, output_padding, groups, dilation, None)
 
 
 @torch.library.register_fake("convt::conv_transpose2d_input_grad")
-def _(grad_output, weight, input_size, stride, padding, groups, dilation, *, memory_format=None):
+def _(grad_output, weight, input_size, stride=(1,), padding=(0,), groups=1, dilation=(1,), *, memory_format=None):
     operation = _C.Operation.input_grad
     return _new_result(
         grad_output, operation, grad_output, weight, None, input_size, stride, padding, [0], groups, dilation,
@@ -44,7 +46,7 @@ def _(grad_output, weight, input_size, stride, padding, groups, dilation, *, mem
 
 
 @torch.library.register_fake("convt::conv_transpose2d_weight_grad")
-def _(input, grad_output, kernel_size, stride, padding, groups, dilation, *, memory_format=None):
+def _(input, grad_output, kernel_size, stride=(1,), padding=(0,), groups=1, dilation=(1,), *, memory_format=None):
     operation = _C.Operation.weight_grad
     return _new_result(
         input, operation, input, grad_output, None, kernel_size, stride, padding, [0], groups, dilation, memory_format
