@@ -102,12 +102,27 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
   }
 };
 
+// The engine owns its nodes through a std::shared_ptr in some versions of torch and a c10::intrusive_ptr in later ones.
+using NodePtr = decltype(torch::autograd::Edge::function);
+
+template <class T, class Ptr = NodePtr>
+auto new_node() {
+  if constexpr (std::is_same_v<Ptr, std::shared_ptr<torch::autograd::Node>>) {
+    // Found by its argument's namespace, where it exists: destroys long graphs without recursion.
+    return std::shared_ptr<T>(new T(), [](auto* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>();
+  }
+}
+
+using BackwardPtr = decltype(new_node<ConvTranspose2dBackward>());
+
 bool requires_grad(const Tensor& t) { return t.defined() && t.requires_grad(); }
 
-std::shared_ptr<ConvTranspose2dBackward> make_node(Role result, const Tensor& a, const Tensor& b,
-                                                   const std::optional<Tensor>& bias, const Convolution& c) {
+BackwardPtr make_node(Role result, const Tensor& a, const Tensor& b, const std::optional<Tensor>& bias,
+                      const Convolution& c) {
   using namespace torch::autograd;
-  const std::shared_ptr<ConvTranspose2dBackward> node(new ConvTranspose2dBackward(), deleteNode);
+  const BackwardPtr node = new_node<ConvTranspose2dBackward>();
   node->set_next_edges(result == Y ? collect_next_edges(a, b, bias) : collect_next_edges(a, b));
   node->result = result;
   node->convolution = c;
@@ -144,7 +159,7 @@ Tensor differentiable(Role result, const Tensor& a, const Tensor& b, const std::
     return redispatch();
   }
   const Convolution c = convolution();
-  const auto node = needs_grad ? make_node(result, a, b, bias, c) : nullptr;
+  const BackwardPtr node = needs_grad ? make_node(result, a, b, bias, c) : nullptr;
   Tensor y = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return redispatch();
