@@ -99,9 +99,9 @@ def find_cuda(torch):
             if where != "the PyPI toolkit":
                 refused.append(f"{home} ({where}) has no nvcc that runs")
         elif version[0] != torch_major:
-            refused.append(f"{home} ({where}) has nvcc {version[0]}.{version[1]}, but torch was built with CUDA {torch.version.cuda}")
+            refused.append(f"{home} ({where}) has CUDA {version[0]}, but torch was built with {torch.version.cuda}")
         elif version < OLDEST_NVCC:
-            refused.append(f"{home} ({where}) has nvcc {version[0]}.{version[1]}, which is too old for C++20 device code")
+            refused.append(f"{home} ({where}) has nvcc {version[0]}.{version[1]}, too old for C++20 device code")
         else:
             return home, version, f"nvcc {version[0]}.{version[1]} from {where}"
     reason = "; ".join(dict.fromkeys(refused)) or (
@@ -181,7 +181,6 @@ def extension(torch, build_folder):
     sources = [s for s in sources if s.name != without]
     cuda_version = f"{version[0]}.{version[1]}" if version else ""
     sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
-    # Whether every warning of nvcc is understood is checked in the tests; g++'s are errors nowhere but in CI.
     cxx = ["-std=c++20", "-O3", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
     kind, args = cpp_extension.CppExtension, {"cxx": cxx}
     if home is not None:
@@ -209,7 +208,9 @@ def link_runtime(module, home, major):
 
 def main():
     torch = import_torch()
-    build_folder = ROOT / "build" / f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}-torch{torch.__version__}"
+    build_folder = (
+        ROOT / "build" / f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}-torch{torch.__version__}"
+    )
     module, build_extension = extension(torch, build_folder)
 
     class BuildExt(build_extension):

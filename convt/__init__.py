@@ -11,13 +11,15 @@ The operators are ``torch.ops.convt.conv_transpose2d``, ``conv_transpose2d_input
 
 from ._extension import build_info
 from .functional import conv_transpose2d, conv_transpose2d_input_grad, conv_transpose2d_weight_grad
-from .modules import ConvTranspose2d
+from .modules import ConvTranspose2d, LazyConvTranspose2d
 from .planning import Plan, device_names, explain
+from .swap import replace_, restore_
 
 __version__ = build_info()["version"]
 
 __all__ = [
     "ConvTranspose2d",
+    "LazyConvTranspose2d",
     "Plan",
     "build_info",
     "conv_transpose2d",
@@ -25,4 +27,6 @@ __all__ = [
     "conv_transpose2d_weight_grad",
     "device_names",
     "explain",
+    "replace_",
+    "restore_",
 ]

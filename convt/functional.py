@@ -2,7 +2,7 @@
 
 import torch
 
-from . import _extension  # noqa: F401  (defines torch.ops.convt)
+from . import _C, _extension  # noqa: F401  (defines torch.ops.convt)
 
 _forward = torch.ops.convt.conv_transpose2d.default
 _input_grad = torch.ops.convt.conv_transpose2d_input_grad.default
@@ -39,9 +39,12 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     Raises:
         RuntimeError: for arguments that do not fit together, before anything is computed.
     """
-    return _forward(
-        input, weight, bias, _list(stride), _list(padding), _list(output_padding), groups, _list(dilation)
-    )
+    if torch.compiler.is_compiling():
+        return _forward(
+            input, weight, bias, _list(stride), _list(padding), _list(output_padding), groups, _list(dilation)
+        )
+    # The same operator without the microseconds that torch.ops takes for its arguments.
+    return _C.conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def conv_transpose2d_input_grad(

@@ -22,3 +22,10 @@ class ConvTranspose2d(nn.ConvTranspose2d):
         return conv_transpose2d(
             input, self.weight, self.bias, self.stride, self.padding, output_padding, self.groups, self.dilation
         )
+
+
+class LazyConvTranspose2d(nn.LazyConvTranspose2d):
+    """:class:`torch.nn.LazyConvTranspose2d`; it becomes a :class:`convt.ConvTranspose2d` at its first input."""
+
+    cls_to_become = ConvTranspose2d
+    forward = ConvTranspose2d.forward

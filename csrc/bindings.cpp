@@ -2,13 +2,18 @@
 #include <ATen/ops/empty_strided.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/pycfunction_helpers.h>
+#include <torch/csrc/utils/python_arg_parser.h>
 
 #include "build_info.h"
 #include "kernels/direct/host.h"
 #include "ops/checks.h"
 #include "ops/devices.h"
 #include "ops/layout.h"
+#include "ops/schema.h"
 #include "ops/tensors.h"
 #include "plan/plan.h"
 
@@ -43,8 +48,7 @@ std::pair<std::vector<c10::SymInt>, bool> infer(Operation operation, const Tenso
                                                 const OptionalTensor& bias, c10::SymIntArrayRef size,
                                                 c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                                                 c10::SymIntArrayRef output_padding, const c10::SymInt& groups,
-                                                c10::SymIntArrayRef dilation,
-                                                std::optional<c10::MemoryFormat> format) {
+                                                c10::SymIntArrayRef dilation, std::optional<c10::MemoryFormat> format) {
   const auto g = check<c10::SymInt>(operation, a, b, bias, size, stride, padding, output_padding, groups, dilation);
   const auto& result = operation == Operation::forward ? g.y : operation == Operation::input_grad ? g.x : g.w;
   return {{result.begin(), result.end()}, ops::result_format(a, b, format) == c10::MemoryFormat::ChannelsLast};
@@ -71,8 +75,8 @@ Call make_call(Operation operation, const Tensor& a, const Tensor& b, const Opti
   const Strides first = ops::strides(call.a), second = ops::strides(call.b);
   switch (operation) {
     case Operation::forward:
-      call.problem = ops::make_problem(operation, g, a.scalar_type(), first, second, ops::strides_of(g.y, format),
-                                       call.bias);
+      call.problem =
+          ops::make_problem(operation, g, a.scalar_type(), first, second, ops::strides_of(g.y, format), call.bias);
       break;
     case Operation::input_grad:
       call.problem = ops::make_problem(operation, g, a.scalar_type(), ops::strides_of(g.x, format), second, first);
@@ -122,9 +126,9 @@ Tensor direct_on_host(Operation operation, const Tensor& a, const Tensor& b, con
   Tensor result;
   if (operation == Operation::forward) {
     result = make(g.y, call.problem.y_strides);
-    direct::run_on_host(plan, call.problem,
-                        {first, second, nullptr, call.bias ? call.bias->const_data_ptr() : nullptr,
-                         result.mutable_data_ptr()});
+    direct::run_on_host(
+        plan, call.problem,
+        {first, second, nullptr, call.bias ? call.bias->const_data_ptr() : nullptr, result.mutable_data_ptr()});
   } else if (operation == Operation::input_grad) {
     result = make(g.x, call.problem.x_strides);
     direct::run_on_host(plan, call.problem, {nullptr, second, first, nullptr, result.mutable_data_ptr()});
@@ -173,6 +177,39 @@ std::vector<std::string> device_names() {
   return names;
 }
 
+// The eager call. The same call through torch.ops takes several microseconds longer, which is more than many layers
+// need on a GPU, and does not take an int for a pair.
+PyObject* conv_transpose2d(PyObject*, PyObject* args, PyObject* kwargs) {
+  HANDLE_TH_ERRORS
+  static torch::PythonArgParser parser({
+      "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, SymIntArrayRef[2] stride=1, "
+      "SymIntArrayRef[2] padding=0, SymIntArrayRef[2] output_padding=0, SymInt groups=1, SymIntArrayRef[2] dilation=1)",
+  });
+  torch::ParsedArgs<8> parsed;
+  auto r = parser.parse(nullptr, args, kwargs, parsed);
+  if (r.has_torch_function()) {
+    static PyObject* const functional = PyImport_ImportModule("convt.functional");
+    const THPObjectPtr function(PyObject_GetAttrString(functional, "conv_transpose2d"));
+    return torch::handle_torch_function_no_python_arg_parser(r.overloaded_args, args, kwargs, "conv_transpose2d",
+                                                             function.get(), "convt.functional");
+  }
+  const auto call = [&](const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
+                        const std::vector<c10::SymInt>& stride, const std::vector<c10::SymInt>& padding,
+                        const std::vector<c10::SymInt>& output_padding, const c10::SymInt& groups,
+                        const std::vector<c10::SymInt>& dilation) {
+    const py::gil_scoped_release no_gil;
+    return ops::forward_op().call(input, weight, bias, stride, padding, output_padding, groups, dilation);
+  };
+  return THPVariable_Wrap(call(r.tensor(0), r.tensor(1), r.optionalTensor(2), r.symintlist(3), r.symintlist(4),
+                               r.symintlist(5), r.toSymInt(6), r.symintlist(7)));
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef functions[] = {
+    {"conv_transpose2d", castPyCFunctionWithKeywords(conv_transpose2d), METH_VARARGS | METH_KEYWORDS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
 }  // namespace
 
 void bind(py::module_& m) {
@@ -195,17 +232,20 @@ void bind(py::module_& m) {
   py::class_<Explanation>(m, "Plan", "What convt runs for a problem on a device, and why nothing else.")
       .def_property_readonly("algorithm", [](const Explanation& e) { return name(e.chosen.algorithm); })
       .def_property_readonly("configuration", [](const Explanation& e) { return e.chosen.configuration; })
-      .def_property_readonly("grid", [](const Explanation& e) { return e.chosen.plan.grid; }, "blocks")
-      .def_property_readonly("block", [](const Explanation& e) { return e.chosen.plan.block; }, "threads")
+      .def_property_readonly(
+          "grid", [](const Explanation& e) { return e.chosen.plan.grid; }, "blocks")
+      .def_property_readonly(
+          "block", [](const Explanation& e) { return e.chosen.plan.block; }, "threads")
       .def_property_readonly("index_bits", [](const Explanation& e) { return e.chosen.plan.index_bits; })
       .def_property_readonly("workspace_bytes", [](const Explanation& e) { return e.chosen.plan.workspace_bytes; })
       .def_property_readonly("device", [](const Explanation& e) { return e.device.name; })
       .def_property_readonly("useful_flops", [](const Explanation& e) { return 2 * e.problem.useful_macs(); })
       .def_property_readonly("compulsory_bytes", [](const Explanation& e) { return e.problem.compulsory_bytes(); })
       .def_readonly("candidates", &Explanation::candidates)
-      .def("__eq__", [](const Explanation& a, const Explanation& b) {
-        return a.problem == b.problem && a.device == b.device && a.chosen.plan == b.chosen.plan;
-      })
+      .def("__eq__",
+           [](const Explanation& a, const Explanation& b) {
+             return a.problem == b.problem && a.device == b.device && a.chosen.plan == b.chosen.plan;
+           })
       .def("__str__", &Explanation::to_string)
       .def("__repr__", [](const Explanation& e) {
         return std::string("<Plan ") + name(e.chosen.algorithm) + "/" + e.chosen.configuration + " on " +
@@ -241,5 +281,6 @@ void bind(py::module_& m) {
 
 PYBIND11_MODULE(_C, m) {
   m.doc() = "The native part of convt.";
+  if (PyModule_AddFunctions(m.ptr(), convt::functions) != 0) throw pybind11::error_already_set();
   convt::bind(m);
 }

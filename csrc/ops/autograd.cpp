@@ -27,9 +27,11 @@ enum Role : int { X, W, Y };
 // The roles that an operator takes, in the order of its arguments.
 constexpr std::array<std::array<Role, 2>, 3> operands_of = {{{Y, W}, {X, Y}, {X, W}}};
 
+using Pair = std::array<c10::SymInt, 2>;
+
 struct Convolution {
-  std::vector<c10::SymInt> stride, padding, output_padding, dilation;
-  std::vector<c10::SymInt> input_size, kernel_size;  // spatial
+  Pair stride, padding, output_padding, dilation;
+  Pair input_size, kernel_size;  // spatial
   c10::SymInt groups;
 };
 
@@ -53,13 +55,10 @@ Tensor adjoint(Role wanted, Role result, const Tensor& grad, const Tensor& other
                std::optional<c10::MemoryFormat> format) {
   const auto& [first, second] = operands_of[wanted];
   const Tensor other_conj = other.is_complex() ? other.conj() : other;
-  return first == result ? compute(wanted, grad, other_conj, c, format)
-                         : compute(wanted, other_conj, grad, c, format);
+  return first == result ? compute(wanted, grad, other_conj, c, format) : compute(wanted, other_conj, grad, c, format);
 }
 
-Tensor bias_grad(const Tensor& grad) {
-  return grad.dim() == 3 ? grad.sum({1, 2}) : grad.sum({0, 2, 3});
-}
+Tensor bias_grad(const Tensor& grad) { return grad.dim() == 3 ? grad.sum({1, 2}) : grad.sum({0, 2, 3}); }
 
 struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
   Role result = Y;
@@ -169,22 +168,24 @@ Tensor differentiable(Role result, const Tensor& a, const Tensor& b, const std::
   return y;
 }
 
-std::vector<c10::SymInt> pair(c10::SymIntArrayRef values) {
-  return values.size() == 1 ? std::vector<c10::SymInt>{values[0], values[0]} : values.vec();
+// Lists and tensors of a wrong length are left to the operator's own check.
+Pair pair(c10::SymIntArrayRef values) {
+  if (values.empty()) return {};
+  return {values[0], values[values.size() == 1 ? 0 : 1]};
 }
 
-// Spatial size of an activation or a weight; a wrong rank is left to the operator's own check.
-std::vector<c10::SymInt> spatial(const Tensor& t) {
+Pair spatial(const Tensor& t) {
   const auto s = t.sym_sizes();
-  return s.size() < 2 ? std::vector<c10::SymInt>{} : s.slice(s.size() - 2).vec();
+  if (s.size() < 2) return {};
+  return {s[s.size() - 2], s[s.size() - 1]};
 }
 
 Tensor forward(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef output_padding,
                c10::SymInt groups, c10::SymIntArrayRef dilation) {
   const auto convolution = [&] {
-    return Convolution{pair(stride),   pair(padding),  pair(output_padding), pair(dilation),
-                       spatial(input), spatial(weight), groups};
+    return Convolution{pair(stride),    pair(padding), pair(output_padding), pair(dilation), spatial(input),
+                       spatial(weight), groups};
   };
   return differentiable(Y, input, weight, bias, convolution, [&] {
     return forward_op().redispatch(keys & c10::after_autograd_keyset, input, weight, bias, stride, padding,
@@ -193,16 +194,11 @@ Tensor forward(c10::DispatchKeySet keys, const Tensor& input, const Tensor& weig
 }
 
 // The convolution of an adjoint: the forward's output_padding is what gives y of this size from x of that size.
-Convolution adjoint_convolution(const std::vector<c10::SymInt>& x, const std::vector<c10::SymInt>& w,
-                                const std::vector<c10::SymInt>& y, c10::SymIntArrayRef stride,
+Convolution adjoint_convolution(const Pair& x, const Pair& w, const Pair& y, c10::SymIntArrayRef stride,
                                 c10::SymIntArrayRef padding, const c10::SymInt& groups, c10::SymIntArrayRef dilation) {
   Convolution c{pair(stride), pair(padding), {}, pair(dilation), x, w, groups};
-  for (const size_t size : {c.stride.size(), c.padding.size(), c.dilation.size(), x.size(), w.size(), y.size()}) {
-    if (size != 2) return c;  // the operator's own check refuses this
-  }
   for (size_t i = 0; i < 2; ++i) {
-    c.output_padding.push_back(
-        y[i] - ((x[i] - 1) * c.stride[i] - c.padding[i] * 2 + c.dilation[i] * (w[i] - 1) + 1));
+    c.output_padding[i] = y[i] - ((x[i] - 1) * c.stride[i] - c.padding[i] * 2 + c.dilation[i] * (w[i] - 1) + 1);
   }
   return c;
 }

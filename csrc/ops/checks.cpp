@@ -122,8 +122,8 @@ void check_output_padding(const Geometry<Int>& g) {
     TORCH_CHECK(g.output_padding[i] < g.stride[i] || g.output_padding[i] < g.dilation[i],
                 "output padding must be smaller than either stride or dilation, but got output_padding_height: ",
                 g.output_padding[0], " output_padding_width: ", g.output_padding[1], " stride_height: ", g.stride[0],
-                " stride_width: ", g.stride[1], " dilation_height: ", g.dilation[0], " dilation_width: ",
-                g.dilation[1]);
+                " stride_width: ", g.stride[1], " dilation_height: ", g.dilation[0],
+                " dilation_width: ", g.dilation[1]);
   }
 }
 
@@ -281,14 +281,14 @@ Geometry<Int> check_weight_grad(const Tensor& input, const Tensor& grad_output, 
   });
 }
 
-#define CONVT_INSTANTIATE(Int)                                                                                       \
-  template Geometry<Int> check_forward<Int>(const Tensor&, const Tensor&, const std::optional<Tensor>&,              \
-                                            c10::ArrayRef<Int>, c10::ArrayRef<Int>, c10::ArrayRef<Int>, Int,         \
-                                            c10::ArrayRef<Int>);                                                     \
-  template Geometry<Int> check_input_grad<Int>(const Tensor&, const Tensor&, c10::ArrayRef<Int>, c10::ArrayRef<Int>, \
-                                               c10::ArrayRef<Int>, Int, c10::ArrayRef<Int>);                         \
-  template Geometry<Int> check_weight_grad<Int>(const Tensor&, const Tensor&, c10::ArrayRef<Int>,                    \
-                                                c10::ArrayRef<Int>, c10::ArrayRef<Int>, Int, c10::ArrayRef<Int>);
+#define CONVT_INSTANTIATE(Int)                                                                                        \
+  template Geometry<Int> check_forward<Int>(const Tensor&, const Tensor&, const std::optional<Tensor>&,               \
+                                            c10::ArrayRef<Int>, c10::ArrayRef<Int>, c10::ArrayRef<Int>, Int,          \
+                                            c10::ArrayRef<Int>);                                                      \
+  template Geometry<Int> check_input_grad<Int>(const Tensor&, const Tensor&, c10::ArrayRef<Int>, c10::ArrayRef<Int>,  \
+                                               c10::ArrayRef<Int>, Int, c10::ArrayRef<Int>);                          \
+  template Geometry<Int> check_weight_grad<Int>(const Tensor&, const Tensor&, c10::ArrayRef<Int>, c10::ArrayRef<Int>, \
+                                                c10::ArrayRef<Int>, Int, c10::ArrayRef<Int>);
 CONVT_INSTANTIATE(int64_t)
 CONVT_INSTANTIATE(c10::SymInt)
 #undef CONVT_INSTANTIATE

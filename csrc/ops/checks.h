@@ -33,8 +33,8 @@ Geometry<Int> check_input_grad(const at::Tensor& grad_output, const at::Tensor& 
 
 // W(input, grad_output): w of spatial size `kernel_size` is computed.
 template <class Int>
-Geometry<Int> check_weight_grad(const at::Tensor& input, const at::Tensor& grad_output,
-                                c10::ArrayRef<Int> kernel_size, c10::ArrayRef<Int> stride, c10::ArrayRef<Int> padding,
-                                Int groups, c10::ArrayRef<Int> dilation);
+Geometry<Int> check_weight_grad(const at::Tensor& input, const at::Tensor& grad_output, c10::ArrayRef<Int> kernel_size,
+                                c10::ArrayRef<Int> stride, c10::ArrayRef<Int> padding, Int groups,
+                                c10::ArrayRef<Int> dilation);
 
 }  // namespace convt::ops

@@ -43,7 +43,7 @@ struct Generation {
 };
 
 Generation generation(int capability) {
-  constexpr Generation generations[] = {{70, 64, 8},  {80, 64, 16},  {86, 128, 4},
+  constexpr Generation generations[] = {{70, 64, 8},   {80, 64, 16},   {86, 128, 4},
                                         {90, 128, 16}, {100, 128, 32}, {120, 128, 4}};
   Generation found = generations[0];
   for (const Generation& g : generations) {
@@ -141,8 +141,8 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
       make_problem(Operation::forward, g, input.scalar_type(), strides(x), strides(w), y_strides, b);
   const Plan plan = checked_plan(problem, input.device().index());
   const Tensor y = at::empty_strided(g.y, y_strides, input.options());
-  launch(plan, problem, {x.const_data_ptr(), w.const_data_ptr(), nullptr, b ? b->const_data_ptr() : nullptr,
-                         y.mutable_data_ptr()});
+  launch(plan, problem,
+         {x.const_data_ptr(), w.const_data_ptr(), nullptr, b ? b->const_data_ptr() : nullptr, y.mutable_data_ptr()});
   return g.batched ? y : y.squeeze(0);
 }
 
@@ -226,9 +226,9 @@ Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef k
   if (plan.algorithm == Algorithm::aten) {
     const DeterministicCuDNN deterministic;
     // Of the weight, only the sizes are read.
-    const auto grads = at::convolution_backward(y, x, at::empty(g.w, x.options()), std::nullopt, g.stride, g.padding,
-                                                g.dilation, /*transposed=*/true, g.output_padding, groups,
-                                                {false, true, false});
+    const auto grads =
+        at::convolution_backward(y, x, at::empty(g.w, x.options()), std::nullopt, g.stride, g.padding, g.dilation,
+                                 /*transposed=*/true, g.output_padding, groups, {false, true, false});
     return with_format(std::get<1>(grads), format);
   }
   const Tensor w = at::empty_strided(g.w, w_strides, input.options());

@@ -28,7 +28,10 @@ Precision convolution_precision() {
   return at::globalContext().allowTF32CuDNN(at::Float32Op::CONV) ? Precision::tf32 : Precision::ieee;
 }
 
-at::Tensor resolved(const at::Tensor& t) { return t.resolve_conj().resolve_neg(); }
+at::Tensor resolved(const at::Tensor& t) {
+  // Each of the two is a call through the dispatcher, for nothing in nearly every case.
+  return t.is_conj() || t.is_neg() ? t.resolve_conj().resolve_neg() : t;
+}
 
 at::Tensor batched(const at::Tensor& activation) {
   const at::Tensor t = resolved(activation);

@@ -93,21 +93,26 @@ constexpr int64_t modular_inverse(int64_t a, int64_t m) {
 template <class Index>
 struct Axis {
   Index in, out, kernel, stride, padding, dilation;
-  Index divisor;       // g = gcd(stride, dilation)
-  Index tap_step;      // stride / g
-  Index input_step;    // dilation / g
-  Index tap_inverse;   // the inverse of dilation / g modulo stride / g
+  Index divisor;      // g = gcd(stride, dilation)
+  Index tap_step;     // stride / g
+  Index input_step;   // dilation / g
+  Index tap_inverse;  // the inverse of dilation / g modulo stride / g
 };
 
 template <class Index = int64_t>
 constexpr Axis<Index> make_axis(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding,
                                 int64_t dilation) {
   const int64_t g = std::gcd(stride, dilation);
-  return {static_cast<Index>(in),           static_cast<Index>(out),
-          static_cast<Index>(kernel),       static_cast<Index>(stride),
-          static_cast<Index>(padding),      static_cast<Index>(dilation),
-          static_cast<Index>(g),            static_cast<Index>(stride / g),
-          static_cast<Index>(dilation / g), static_cast<Index>(modular_inverse(dilation / g, stride / g))};
+  return {static_cast<Index>(in),
+          static_cast<Index>(out),
+          static_cast<Index>(kernel),
+          static_cast<Index>(stride),
+          static_cast<Index>(padding),
+          static_cast<Index>(dilation),
+          static_cast<Index>(g),
+          static_cast<Index>(stride / g),
+          static_cast<Index>(dilation / g),
+          static_cast<Index>(modular_inverse(dilation / g, stride / g))};
 }
 
 // `count` taps: the j-th is tap `tap + j * tap_step` at position `position + j * position_step` of the other tensor,

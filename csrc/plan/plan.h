@@ -20,10 +20,10 @@ const char* name(Algorithm);
 
 struct Plan {
   Algorithm algorithm = Algorithm::empty;
-  int32_t configuration = 0;      // row of the family's table (its config.h)
-  int32_t index_bits = 32;        // width of the index arithmetic
-  int64_t grid = 0;               // blocks
-  int32_t block = 0;              // threads
+  int32_t configuration = 0;  // row of the family's table (its config.h)
+  int32_t index_bits = 32;    // width of the index arithmetic
+  int64_t grid = 0;           // blocks
+  int32_t block = 0;          // threads
   int64_t workspace_bytes = 0;
 
   bool operator==(const Plan&) const = default;
@@ -32,10 +32,10 @@ struct Plan {
 // One way to compute the problem: either a plan, or the reason why it cannot or should not be used.
 struct Candidate {
   Algorithm algorithm = Algorithm::empty;
-  std::string configuration;      // the name of the family's table row
+  std::string configuration;  // the name of the family's table row
   Plan plan;
-  double estimated_seconds = 0;   // ranks the candidates that fit; not a measurement
-  std::string refusal;            // empty if the candidate fits
+  double estimated_seconds = 0;  // ranks the candidates that fit; not a measurement
+  std::string refusal;           // empty if the candidate fits
 
   bool fits() const { return refusal.empty(); }
 };

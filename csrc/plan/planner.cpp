@@ -67,8 +67,8 @@ void direct_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     const int64_t threads = checked_mul(p.result_elements(), config.threads_per_result);
     const int64_t blocks = ceil_div<int64_t>(threads, config.block);
     if (blocks > std::numeric_limits<int32_t>::max()) {
-      out.push_back(refuse(Algorithm::direct, config.name, "needs " + std::to_string(blocks) +
-                                                               " blocks, more than a grid holds"));
+      out.push_back(refuse(Algorithm::direct, config.name,
+                           "needs " + std::to_string(blocks) + " blocks, more than a grid holds"));
       continue;
     }
     Candidate c;
@@ -90,10 +90,8 @@ void direct_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
       idle = static_cast<double>(ceil_div<int64_t>(reduced, config.threads_per_result) * config.threads_per_result) /
              static_cast<double>(reduced);
     }
-    c.estimated_seconds =
-        launch_seconds +
-        std::max(2.0 * static_cast<double>(p.useful_macs()) * idle / (rate * filled),
-                 static_cast<double>(p.compulsory_bytes()) / device.bandwidth);
+    c.estimated_seconds = launch_seconds + std::max(2.0 * static_cast<double>(p.useful_macs()) * idle / (rate * filled),
+                                                    static_cast<double>(p.compulsory_bytes()) / device.bandwidth);
     out.push_back(c);
   }
 }

@@ -98,14 +98,28 @@ int64_t Problem::compulsory_bytes() const {
 
 size_t hash(const Problem& p) {
   size_t h = 0;
-  const auto add = [&h](int64_t v) {
-    h ^= std::hash<int64_t>{}(v) + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2);
-  };
-  for (int64_t v :
-       {static_cast<int64_t>(p.operation), static_cast<int64_t>(p.dtype), static_cast<int64_t>(p.precision), p.batch,
-        p.in_channels, p.out_channels, p.groups, p.in_h, p.in_w, p.out_h, p.out_w, p.kernel_h, p.kernel_w, p.stride_h,
-        p.stride_w, p.padding_h, p.padding_w, p.dilation_h, p.dilation_w, static_cast<int64_t>(p.has_bias),
-        p.bias_stride}) {
+  const auto add = [&h](int64_t v) { h ^= std::hash<int64_t>{}(v) + 0x9e3779b97f4a7c15ull + (h << 6) + (h >> 2); };
+  for (int64_t v : {static_cast<int64_t>(p.operation),
+                    static_cast<int64_t>(p.dtype),
+                    static_cast<int64_t>(p.precision),
+                    p.batch,
+                    p.in_channels,
+                    p.out_channels,
+                    p.groups,
+                    p.in_h,
+                    p.in_w,
+                    p.out_h,
+                    p.out_w,
+                    p.kernel_h,
+                    p.kernel_w,
+                    p.stride_h,
+                    p.stride_w,
+                    p.padding_h,
+                    p.padding_w,
+                    p.dilation_h,
+                    p.dilation_w,
+                    static_cast<int64_t>(p.has_bias),
+                    p.bias_stride}) {
     add(v);
   }
   for (const Strides* strides : {&p.x_strides, &p.w_strides, &p.y_strides}) {
@@ -137,7 +151,8 @@ std::string describe(const Problem& p) {
   s += ", " + operand("input", p.x_sizes(), p.x_strides) + ", " + operand("weight", p.w_sizes(), p.w_strides) + ", " +
        operand("output", p.y_sizes(), p.y_strides);
   s += ", stride " + pair(p.stride_h, p.stride_w) + ", padding " + pair(p.padding_h, p.padding_w) + ", dilation " +
-       pair(p.dilation_h, p.dilation_w) + ", groups " + std::to_string(p.groups) + (p.has_bias ? ", bias" : ", no bias");
+       pair(p.dilation_h, p.dilation_w) + ", groups " + std::to_string(p.groups) +
+       (p.has_bias ? ", bias" : ", no bias");
   return s;
 }
 

@@ -34,8 +34,8 @@ CONVT_HOST_DEVICE Accumulator<Scalar> output_element(const Params<Index>& p, Ind
   const Index group = co / p.out_channels_per_group;
   const Index ci = group * p.in_channels_per_group;
   const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_strides.d0 + ci * p.x_strides.d1;
-  const Scalar* w = static_cast<const Scalar*>(p.w) + ci * p.w_strides.d0 +
-                    (co - group * p.out_channels_per_group) * p.w_strides.d1;
+  const Scalar* w =
+      static_cast<const Scalar*>(p.w) + ci * p.w_strides.d0 + (co - group * p.out_channels_per_group) * p.w_strides.d1;
   const Taps<Index> rows = transposed_taps(p.h, oh);
   const Taps<Index> columns = transposed_taps(p.w_axis, ow);
   auto sum = zero<Accumulator<Scalar>>();
@@ -86,7 +86,8 @@ CONVT_HOST_DEVICE Accumulator<Scalar> weight_element_part(const Params<Index>& p
   const Index co = ci / p.in_channels_per_group * p.out_channels_per_group + co_in_group;
   const Scalar* x = static_cast<const Scalar*>(p.x) + ci * p.x_strides.d1;
   const Scalar* y = static_cast<const Scalar*>(p.y) + co * p.y_strides.d1;
-  const Index step_n = threads / image, step_row = threads % image / columns.count, step_column = threads % columns.count;
+  const Index step_n = threads / image, step_row = threads % image / columns.count,
+              step_column = threads % columns.count;
   Index n = thread / image, row = thread % image / columns.count, column = thread % columns.count;
   while (n < p.batch) {
     auto partial = zero<Accumulator<Scalar>>();

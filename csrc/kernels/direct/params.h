@@ -24,8 +24,8 @@ struct Params {
   Index bias_stride;
   Axis<Index> h, w_axis;
   Index batch, in_channels, out_channels, in_channels_per_group, out_channels_per_group;
-  Index results;           // elements of the result
-  bool channels_innermost; // consecutive threads write consecutive channels, not columns
+  Index results;            // elements of the result
+  bool channels_innermost;  // consecutive threads write consecutive channels, not columns
 };
 
 static_assert(std::is_trivially_copyable_v<Params<int64_t>>);
