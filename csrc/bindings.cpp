@@ -1,4 +1,6 @@
 // The Python module convt._C: loads the operators, and gives Python what tensors alone cannot ask of them.
+// torch's headers format their messages with fmt, which is not exported from its libraries.
+#define FMT_HEADER_ONLY 1
 #include <ATen/ops/empty_strided.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -189,7 +191,7 @@ PyObject* conv_transpose2d(PyObject*, PyObject* args, PyObject* kwargs) {
   auto r = parser.parse(nullptr, args, kwargs, parsed);
   if (r.has_torch_function()) {
     static PyObject* const functional = PyImport_ImportModule("convt.functional");
-    const THPObjectPtr function(PyObject_GetAttrString(functional, "conv_transpose2d"));
+    THPObjectPtr function(PyObject_GetAttrString(functional, "conv_transpose2d"));
     return torch::handle_torch_function_no_python_arg_parser(r.overloaded_args, args, kwargs, "conv_transpose2d",
                                                              function.get(), "convt.functional");
   }
