@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from . import store
-from .cases import LAYOUTS, OPERATIONS, PRECISIONS, load_cases, select
+from .cases import LAYOUTS, OPERATIONS, OPTIONAL_PEERS, PEERS, PRECISIONS, load_cases, select
 
 COMMANDS = {
     "run": "measure (the default command)",
@@ -14,8 +14,6 @@ COMMANDS = {
     "merge": "take the results of other folders over",
     "cases": "list the cases",
 }
-PEERS = ("torch", "gemm_shuffle", "gemm_fold", "conv2d_flipped")
-OPTIONAL_PEERS = ("torch_compile", "cudnn_benchmark")
 
 EXAMPLES = """
 examples:
@@ -58,7 +56,6 @@ def parser():
         prog="python -m benchmarks",
         description="Measures convt against every other way to compute a ConvTranspose2d layer, and against the limit "
         "of the machine.",
-        epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(dest="command", metavar="command")
@@ -77,18 +74,21 @@ def parser():
     add("--precision", type=choices(PRECISIONS), default=PRECISIONS, metavar="P,...", help=", ".join(PRECISIONS))
     add("--layout", type=choices(LAYOUTS), default=LAYOUTS, metavar="L,...", help=", ".join(LAYOUTS))
     add("--peers", type=choices((*PEERS, *OPTIONAL_PEERS)), default=PEERS, metavar="P,...",
-        help=f"peers besides convt; by default {', '.join(PEERS)}; also {', '.join(OPTIONAL_PEERS)}, or all")  # fmt: skip
+        help=f"by default {', '.join(PEERS)}; also {', '.join(OPTIONAL_PEERS)}, or all")  # fmt: skip
     add("--resume", action="store_true", help="skip what was already measured with this source")
     add("--budget", type=float, default=float("inf"), metavar="SECONDS", help="stop cleanly before this time is over")
     add("--row-ms", type=float, default=15, metavar="MS", help="GPU time to spend on a row's samples (15)")
     sub["report"].add_argument("--gpu", help="which <gpu>.csv; by default every one in the folder")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv")
+    options = sub["run"].format_help().partition("options:")[2]
+    top.epilog = f"options of run, the default command:{options}{EXAMPLES}"
     return top
 
 
 def need_gpu(top):
-    import convt
     import torch
+
+    import convt
 
     if not torch.cuda.is_available():
         top.error("measuring needs a CUDA GPU, and torch sees none here; `report` and `cases` work without")

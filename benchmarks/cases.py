@@ -10,6 +10,9 @@ DATA = Path(__file__).parent / "data"
 OPERATIONS = ("forward", "input_grad", "weight_grad")
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 LAYOUTS = ("nchw", "nhwc")
+# In the order of the table. The optional ones change nothing for a lone layer and cost compile or search time.
+PEERS = ("torch", "gemm_shuffle", "gemm_fold", "conv2d_flipped")
+OPTIONAL_PEERS = ("torch_compile", "cudnn_benchmark")
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,13 @@ class Case:
         return tuple(
             (i - 1) * s - 2 * p + d * (k - 1) + q + 1
             for i, s, p, d, k, q in zip(
-                (self.h, self.w), self.stride, self.padding, self.dilation, self.kernel, self.output_padding, strict=True
+                self.x_shape[2:],
+                self.stride,
+                self.padding,
+                self.dilation,
+                self.kernel,
+                self.output_padding,
+                strict=True,
             )
         )
 

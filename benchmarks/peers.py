@@ -1,17 +1,16 @@
 """Ways to compute a layer: convt, and what a user has today."""
 
-import convt
 import torch
 import torch.nn.functional as F
 
-# In the order of the table. The optional ones change nothing for a lone layer and cost compile or search time.
-DEFAULT = ("torch", "gemm_shuffle", "gemm_fold", "conv2d_flipped")
-OPTIONAL = ("torch_compile", "cudnn_benchmark")
+import convt
+
+from .cases import OPTIONAL_PEERS
 
 
 def universal(operation):
     """The peers that compute every layer."""
-    return ("torch", *OPTIONAL) if operation == "forward" else ("torch", "cudnn_benchmark")
+    return ("torch", *OPTIONAL_PEERS) if operation == "forward" else ("torch", "cudnn_benchmark")
 
 
 class NotApplicable(Exception):
@@ -24,7 +23,7 @@ def build(impl, operation, case, layout, x, w, bias=None, dy=None):
     Constant preparation of weights happens here, outside of what is timed, as it would in a model that is loaded.
 
     Args:
-        impl: "convt" or a name of DEFAULT or OPTIONAL.
+        impl: "convt" or the name of a peer.
         x, w, bias, dy: the operands, in the memory layout of the row; dy for the gradients only.
 
     Raises:

@@ -75,14 +75,13 @@ def make_reference(case, operation, x, w, bias=None, dy=None):
     sample = Reference(operation, **picked, count=case.groups, value=None)
     weight = _pick_weight(w, sample).double()  # (g, i, o, kh, kw)
     image = _pick_image(x, sample, sample.cin).double() if operation != "input_grad" else None  # (n, g, i, h, w)
-    (out_h, out_w), (h, w_) = case.out_size, (case.h, case.w)
+    (out_h, out_w), h, w_ = case.out_size, case.h, case.w
     n, g, i, o = (len(picked[k]) for k in ("n", "groups", "cin", "cout"))
 
     # Output o is canvas position o + p, where input i meets tap t at i s + t d: no border needs a thought.
-    reach = [(size - 1) * s + d * (k - 1) + 1 for size, s, d, k in zip((h, w_), case.stride, case.dilation, case.kernel)]
-    canvas = torch.zeros(
-        n, g, o, max(reach[0], case.ph + out_h), max(reach[1], case.pw + out_w), dtype=torch.float64, device=x.device
-    )
+    canvas_h = max((h - 1) * case.sh + case.dh * (case.kh - 1) + 1, case.ph + out_h)
+    canvas_w = max((w_ - 1) * case.sw + case.dw * (case.kw - 1) + 1, case.pw + out_w)
+    canvas = torch.zeros(n, g, o, canvas_h, canvas_w, dtype=torch.float64, device=x.device)
     inside = canvas[..., case.ph : case.ph + out_h, case.pw : case.pw + out_w]
     if operation != "forward":
         inside.copy_(_pick_image(dy, sample, sample.cout))
@@ -90,8 +89,7 @@ def make_reference(case, operation, x, w, bias=None, dy=None):
         result = torch.zeros(shape, dtype=torch.float64, device=x.device)
     for a in range(case.kh):
         for b in range(case.kw):
-            top, left = a * case.dh, b * case.dw
-            seen = canvas[..., top : top + (h - 1) * case.sh + 1 : case.sh, left : left + (w_ - 1) * case.sw + 1 : case.sw]
+            seen = canvas[..., a * case.dh :: case.sh, b * case.dw :: case.sw][..., :h, :w_]
             tap = weight[..., a, b]
             if operation == "forward":
                 seen += torch.matmul(tap.mT, image.flatten(3)).view(n, g, o, h, w_)

@@ -5,13 +5,14 @@ import zlib
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 
-import convt
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+import convt
+
 from . import peers, roofline
-from .cases import LAYOUTS, PRECISIONS, SHAPE_COLUMNS, load_cases
+from .cases import LAYOUTS, PEERS, PRECISIONS, SHAPE_COLUMNS, load_cases
 from .reference import make_reference
 from .timing import DTYPE, precision_mode
 
@@ -21,7 +22,7 @@ class Options:
     operation: str = "forward"
     precisions: tuple = PRECISIONS
     layouts: tuple = LAYOUTS
-    peers: tuple = peers.DEFAULT
+    peers: tuple = PEERS
     resume: bool = False
     budget: float = float("inf")  # seconds
     started: float = field(default_factory=time.monotonic)
@@ -196,9 +197,7 @@ def run(stopwatch, store, cases, options, run_record, device="cuda", console=Non
             for case, todo in jobs:
                 progress.update(task, description=case.case)
                 begin = time.monotonic()
-                for precision, layout, rows in measure_case(
-                    stopwatch, store, case, options, todo, ceilings, device
-                ):
+                for precision, layout, rows in measure_case(stopwatch, store, case, options, todo, ceilings, device):
                     now = time.monotonic()
                     longest, begin = max(longest, now - begin), now
                     measured += 1
@@ -206,8 +205,8 @@ def run(stopwatch, store, cases, options, run_record, device="cuda", console=Non
                     # A terminal shows the bar; a log gets a line now and then.
                     if not console.is_terminal and now - last_line > 10:
                         last_line = now
-                        spent = now - options.started
-                        console.print(f"{measured}/{total} {spent:.0f} s {case.case} {precision} {layout}: {summary(rows)}")
+                        done = f"{measured}/{total} {now - options.started:.0f} s"
+                        console.print(f"{done} {case.case} {precision} {layout}: {summary(rows)}")
                     if now - options.started + longest > options.budget:
                         return measured, total - measured
     finally:

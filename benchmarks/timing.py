@@ -7,6 +7,7 @@ import subprocess
 import time
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -177,13 +178,13 @@ class Stopwatch:
         count = min(2**30, free // 8)
         source = torch.randint(-128, 127, (count,), dtype=torch.int8, device=self.device)
         target = torch.empty_like(source)
-        result = {"copy": 2 * count / self.median_us(lambda: target.copy_(source)) * 1e-6}
+        result = {"copy": 2 * count / self.median_us(partial(target.copy_, source)) * 1e-6}
         del source, target
         size = 8192
         for precision, dtype in DTYPE.items():
             with precision_mode(precision):
                 a, b = (torch.randn(size, size, device=self.device, dtype=dtype) for _ in range(2))
-                result[precision] = 2 * size**3 / self.median_us(lambda a=a, b=b: torch.mm(a, b)) * 1e-6
+                result[precision] = 2 * size**3 / self.median_us(partial(torch.mm, a, b)) * 1e-6
                 del a, b
         one = torch.ones(1, device=self.device)
         result["empty_call_us"] = self.median_us(lambda: one.add_(1))

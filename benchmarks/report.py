@@ -1,0 +1,336 @@
+"""Tables and plots of the results of one GPU: Markdown and PNG beside the CSV."""
+
+import csv
+from math import inf
+
+import numpy as np
+import pandas as pd
+
+from . import roofline
+from .cases import DATA, KINDS, LAYOUTS, PRECISIONS, case_from
+from .store import tree_digest
+
+NEVER_SLOWER = 0.97  # a ratio of times below this is slower, above it within noise
+FLOOR_US = 20  # time / floor says nothing where launches dominate
+SMALL_US = 3
+WORST = 15
+CELL = ["case", "op", "precision", "layout"]
+# Well above what rounding in the precision gives; a row beyond it counts nowhere.
+LARGEST_ERROR = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 5e-2}
+
+
+def load_rows(store, digest):
+    """All rows as a table; adds stale (measured with another source), bad (its error is too large or NaN)."""
+    rows = pd.DataFrame(store.rows.values())
+    for name in ("us_median", "us_p10", "us_p90", "host_us", "floor_us", "rel_l2", "extra_bytes"):
+        rows[name] = pd.to_numeric(rows[name], errors="coerce")
+    rows["stale"] = [store.digest_of(k) != digest for k in store.rows]
+    rows["bad"] = rows.us_median.notna() & ~(rows.rel_l2 <= rows.precision.map(LARGEST_ERROR))
+    rows["kind"] = [case_from(row).kind for row in store.rows.values()]
+    return rows
+
+
+def load_cells(rows):
+    """One row a cell in which convt has a figure: its row, and the times of torch and of the best peer.
+
+    Peers with an error that is too large do not count. Ratios are peer / convt: above 1 convt is faster.
+    """
+    good = rows[rows.us_median.notna() & ~rows.bad]
+    cells = good[good.impl == "convt"].set_index(CELL)
+    others = good[good.impl != "convt"]
+    best = others.loc[others.groupby(CELL).us_median.idxmin()].set_index(CELL)
+    cells["torch_us"] = others[others.impl == "torch"].set_index(CELL).us_median
+    cells["best_us"] = best.us_median
+    cells["best"] = best.impl
+    cells["vs_torch"] = cells.torch_us / cells.us_median
+    cells["vs_best"] = cells.best_us / cells.us_median
+    cells["over_floor"] = cells.us_median / cells.floor_us
+    return cells.reset_index()
+
+
+def geometric_mean(values):
+    values = values.dropna()
+    return float(np.exp(np.log(values).mean())) if len(values) else float("nan")
+
+
+def figures(cells):
+    """The figures of a group of cells, as a row of a table."""
+    large = cells[cells.floor_us >= FLOOR_US]
+    slower = cells.assign(slower=cells.vs_best < NEVER_SLOWER)
+    return {
+        "cells": len(cells),
+        "vs torch": times(geometric_mean(cells.vs_torch)),
+        "vs best peer": times(geometric_mean(cells.vs_best)),
+        "cells not slower": share((cells.vs_best.dropna() >= NEVER_SLOWER).mean()),
+        "cases never slower": share(1 - slower.groupby("case").slower.any().mean()),
+        "time / floor": f"{geometric_mean(large.over_floor):.2f} ({len(large)})" if len(large) else "",
+    }
+
+
+def times(value):
+    return "" if value != value else f"{value:.2f}x"
+
+
+def share(value):
+    return "" if value != value else f"{value:.0%}"
+
+
+def markdown(rows):
+    """A Markdown table of a list of dicts with the same keys."""
+    lines = ["| " + " | ".join(rows[0]) + " |", "|" + "---|" * len(rows[0])]
+    lines += ["| " + " | ".join(str(v).replace("|", "/") for v in row.values()) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def by_mode(cells):
+    rows = [
+        {"precision": precision, "layout": layout} | figures(part)
+        for (precision, layout), part in sorted(
+            cells.groupby(["precision", "layout"]),
+            key=lambda g: (PRECISIONS.index(g[0][0]), LAYOUTS.index(g[0][1])),
+        )
+    ]
+    return markdown([*rows, {"precision": "all", "layout": "all"} | figures(cells)])
+
+
+def by_kind(cells):
+    rows = [{"class": kind} | figures(cells[cells.kind == kind]) for kind in KINDS if (cells.kind == kind).any()]
+    small = cells[cells.floor_us < SMALL_US]
+    if len(small):
+        rows.append({"class": f"small (floor < {SMALL_US} us)"} | figures(small))
+    return markdown(rows)
+
+
+def listed(cells, column, ascending):
+    chosen = cells.dropna(subset=[column]).sort_values(column, ascending=ascending).head(WORST)
+    rows = [
+        {
+            "case": c.case + (" *" if c.stale else ""),
+            "class": c.kind,
+            "precision": c.precision,
+            "layout": c.layout,
+            "plan": c.plan,
+            "us": f"{c.us_median:.4g}",
+            "floor us": f"{c.floor_us:.3g} ({c.floor_by})",
+            "torch us": f"{c.torch_us:.4g}",
+            "best peer": f"{c.best} {c.best_us:.4g}",
+            "vs best": times(c.vs_best),
+            "over floor": times(c.over_floor),
+        }
+        for c in chosen.itertuples()
+    ]
+    return markdown(rows) if rows else "None."
+
+
+def other_costs(rows):
+    """Host time, memory and error of each implementation."""
+    out = []
+    good = rows[rows.us_median.notna()]
+    for impl in dict.fromkeys(good.impl):
+        part = good[good.impl == impl]
+        row = {"implementation": impl, "rows": len(part), "host us, median": f"{part.host_us.median():.3g}"}
+        row["extra memory, largest"] = f"{part.extra_bytes.max() / 2**20:.0f} MiB"
+        for precision in PRECISIONS:
+            errors = part[part.precision == precision].rel_l2
+            row[f"{precision} error, median and largest"] = (
+                f"{errors.median():.1e} {errors.max():.1e}" if len(errors) else ""
+            )
+        out.append(row)
+    return markdown(out)
+
+
+def peers_that_win(cells):
+    counts = cells.best.value_counts()
+    return ", ".join(f"{impl} {share(count / len(cells))}" for impl, count in counts.items())
+
+
+def against_record(rows, gpu):
+    """torch's figures next to those that were recorded on the same kind of GPU before; None without a record."""
+    path = DATA / f"torch-{gpu}.csv"
+    if not path.exists():
+        return None
+    recorded = {}
+    with open(path, newline="") as file:
+        for row in csv.DictReader(file):
+            for layout in LAYOUTS:
+                recorded[row["case"], row["precision"], layout] = float(row[f"{layout}_us"])
+    ours = rows[(rows.impl == "torch") & (rows.op == "forward") & rows.us_median.notna()]
+    ours = ours.assign(recorded=[recorded.get(k) for k in zip(ours.case, ours.precision, ours.layout, strict=True)])
+    ours = ours[ours.recorded.notna()]
+    if ours.empty:
+        return None
+    ours["ratio"] = ours.us_median / ours.recorded.astype(float)
+    near = (ours.ratio - 1).abs() <= 0.1
+    far = ours[~near].assign(distance=np.log(ours.ratio).abs()).sort_values("distance", ascending=False)
+    text = (
+        f"torch here / torch as recorded in data/{path.name}: geometric mean {geometric_mean(ours.ratio):.3f}, median "
+        f"{ours.ratio.median():.3f}; {share(near.mean())} of {len(ours)} rows within 10 %."
+    )
+    if len(far):
+        table = [
+            {"case": r.case, "precision": r.precision, "layout": r.layout, "here us": f"{r.us_median:.4g}",
+             "recorded us": f"{r.recorded:.4g}", "ratio": f"{r.ratio:.2f}"}
+            for r in far.head(WORST).itertuples()
+        ]  # fmt: skip
+        text += f" The {min(WORST, len(far))} of the other {len(far)} that differ most:\n\n" + markdown(table)
+    return text
+
+
+def remarks(rows):
+    """What stands between the figures and the reader's trust: stale, wrong and missing rows."""
+    lines = []
+    stale = rows[rows.stale & (rows.impl == "convt")]
+    if len(stale):
+        cases = list(dict.fromkeys(stale.case))
+        names = ", ".join(cases[:8]) + (", ..." if len(cases) > 8 else "")
+        lines.append(
+            f"**Stale**: {len(stale)} of convt's {(rows.impl == 'convt').sum()} rows were measured with another source "
+            f"({len(cases)} cases: {names}). They are marked * in the lists."
+        )
+    for (impl, precision), part in rows[rows.bad].groupby(["impl", "precision"]):
+        worst = part.rel_l2.max() if part.rel_l2.notna().all() else inf
+        lines.append(
+            f"**Wrong**: {len(part)} rows of {impl} in {precision} have a relative L2 error beyond "
+            f"{LARGEST_ERROR[precision]:.0e} (worst {worst:.1e}); they are left out: "
+            f"{', '.join(dict.fromkeys(part.case[:5]))}."
+        )
+    for (impl, why), part in rows[rows.us_median.isna()].groupby(["impl", "plan"]):
+        lines.append(f"No figure: {len(part)} rows of {impl}: {why.removeprefix('no figure: ')}.")
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def runs_table(store):
+    rows = []
+    counts = pd.Series(list(store.run_of.values()), dtype=int).value_counts()
+    for i, run in enumerate(store.runs):
+        c = run["ceilings"]
+        rows.append({
+            "date": run["date"], "rows": counts.get(i, 0), "source": run["digest"][:12],
+            "torch": f"{run['torch']}, cuDNN {run['cudnn']}", "driver": run["driver"], "copy TB/s": c["copy"],
+            "matmul TFLOP/s": ", ".join(f"{p} {c[p]:.4g}" for p in PRECISIONS), "command": f"`{run['command']}`",
+        })  # fmt: skip
+    return markdown(rows)
+
+
+def plot_speedup(cells, path, title):
+    """Sorted bars, one a case: peer / convt, the geometric mean over its precisions and layouts."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(2, 1, figsize=(10, 6.5), sharex=True, layout="constrained")
+    for ax, column, peer in zip(axes, ("vs_torch", "vs_best"), ("torch", "the best peer"), strict=True):
+        ratio = np.sort(cells.dropna(subset=[column]).groupby("case")[column].apply(geometric_mean))
+        slower = ratio < NEVER_SLOWER
+        x = np.arange(len(ratio))
+        for part, style in ((slower, {"color": "black"}), (~slower, {"color": "0.65"})):
+            label = f"convt {'slower' if style['color'] == 'black' else 'not slower'} ({part.sum()})"
+            ax.bar(x[part], ratio[part] - 1, bottom=1, width=1, label=label, **style)
+        ax.axhline(1, color="black", linewidth=0.8)
+        ax.set_yscale("log")
+        ax.set_ylabel(f"{peer} / convt")
+        ax.set_title(f"against {peer}: geometric mean {geometric_mean(pd.Series(ratio)):.2f}", loc="left", fontsize=10)
+        ax.legend(loc="upper left", frameon=False)
+        ax.grid(axis="y", color="0.85", linewidth=0.6)
+        ax.set_axisbelow(True)
+    axes[-1].set_xlabel("cases, sorted in each panel; ratio of GPU times, above 1 convt is faster")
+    figure.suptitle(title)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def plot_roofline(rows, store, path, title):
+    """Achieved rate over arithmetic intensity, both in units of the machine's, so that all precisions share a roof."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(1, 2, figsize=(11, 5), sharex=True, sharey=True, layout="constrained")
+    markers = dict(zip(PRECISIONS, ("o", "s", "^", "x"), strict=True))
+    shades = dict(zip(PRECISIONS, ("0.0", "0.3", "0.5", "0.15"), strict=True))
+    cases = {row["case"]: case_from(row) for row in store.rows.values()}
+    for ax, impl in zip(axes, ("convt", "torch"), strict=True):
+        for precision in PRECISIONS:
+            part = rows[(rows.impl == impl) & (rows.precision == precision) & rows.us_median.notna() & ~rows.bad]
+            points = []
+            for r in part.itertuples():
+                run = store.run_of.get((r.case, r.op, r.precision, r.layout, r.impl))
+                if run is not None:
+                    ceilings = store.runs[run]["ceilings"]
+                    memory, compute = roofline.limits_us(cases[r.case], precision, ceilings, r.op)
+                    points.append((compute / memory, compute / r.us_median))
+            if points:
+                style = {"facecolors": "none", "edgecolors": shades[precision]}
+                if precision == "bf16":  # a cross has no face
+                    style = {"c": shades[precision]}
+                ax.scatter(*zip(*points, strict=True), s=14, marker=markers[precision], label=precision,
+                           linewidths=0.7, **style)  # fmt: skip
+        x = np.logspace(-4, 2, 50)
+        ax.plot(x, np.minimum(x, 1), color="black", linewidth=1.2)
+        ax.plot(x, np.minimum(x, 1) / 10, color="0.6", linewidth=0.8, linestyle="--")
+        ax.set(xscale="log", yscale="log", title=impl, xlabel="useful FLOPs per byte / machine balance")
+        ax.grid(color="0.9", linewidth=0.6)
+        ax.legend(frameon=False, loc="lower right")
+    axes[0].set_ylabel("useful FLOP/s / measured matmul rate")
+    figure.suptitle(f"{title}; solid: the roof, dashed: a tenth of it")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    return plt
+
+
+def write(store, digest=None):
+    """Writes <gpu>-report.md and the plots beside the store's CSV.
+
+    Args:
+        digest: of the source that the rows are held against; by default the tree's.
+
+    Returns:
+        The summary as text.
+    """
+    digest = digest or tree_digest()
+    rows = load_rows(store, digest)
+    gpu = store.runs[-1]["gpu"] if store.runs else store.name
+    text = [f"# convt on {gpu}", ""]
+    text += ["Ratios are time of the peer / time of convt: above 1 convt is faster. \"not slower\" is a ratio of at "
+             f"least {NEVER_SLOWER} against the best peer of the same layout and precision; a case counts as never "
+             "slower if that holds in each of its cells. Time / floor is the geometric mean over the cells with a "
+             f"floor of at least {FLOOR_US} us (their number in brackets). How all this is measured: the README of "
+             "benchmarks.", ""]  # fmt: skip
+    summary = []
+    if (rows.stale & (rows.impl == "convt")).any():
+        summary.append("Some rows of convt are STALE: measured with another source than this tree's.")
+    remark = remarks(rows)
+    if remark:
+        text += [remark, ""]
+    cells = load_cells(rows)
+    for operation in dict.fromkeys(cells.op):
+        part = cells[cells.op == operation]
+        stem = f"{store.name}-" + ("" if operation == "forward" else f"{operation}-")
+        title = f"convt on {gpu}, {operation}"
+        plot_speedup(part, store.folder / f"{stem}speedup.png", title)
+        plot_roofline(rows[rows.op == operation], store, store.folder / f"{stem}roofline.png", title)
+        overall = by_mode(part)
+        summary += [f"{gpu}, {operation}, {part.case.nunique()} cases", overall, "", by_kind(part)]
+        text += [
+            f"## {operation}, {part.case.nunique()} cases", "", overall, "",
+            f"The best peer is: {peers_that_win(part)}.", "",
+            f"![speed-up]({stem}speedup.png)", "", f"![roofline]({stem}roofline.png)", "",
+            "### By class", "", "A case is in the first class that fits; the small ones count in their class too.", "",
+            by_kind(part), "",
+            f"### The {WORST} worst against the best peer", "", listed(part, "vs_best", True), "",
+            f"### The {WORST} best against the best peer", "", listed(part, "vs_best", False), "",
+            f"### The {WORST} farthest from the floor, floor at least {FLOOR_US} us", "",
+            listed(part[part.floor_us >= FLOOR_US], "over_floor", False), "",
+            "### Other costs", "", other_costs(rows[rows.op == operation]), "",
+        ]  # fmt: skip
+    record = against_record(rows, store.name)
+    if record:
+        text += ["## torch against an earlier record", "", record, ""]
+        summary += ["", record.split("\n")[0]]
+    if store.runs:
+        text += ["## Runs", "", runs_table(store), ""]
+    path = store.folder / f"{store.name}-report.md"
+    path.write_text("\n".join(text))
+    return "\n".join([*summary, "", f"Written: {path.name} and its plots, beside {store.csv_path.name}"])
