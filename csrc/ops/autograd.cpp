@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
 #include <array>
@@ -33,6 +34,17 @@ struct Convolution {
   Pair stride, padding, output_padding, dilation;
   Pair input_size, kernel_size;  // spatial
   c10::SymInt groups;
+
+  // All of it, in one order.
+  template <class Self, class Visit>
+  static void visit(Self& self, const Visit& visit) {
+    for (auto* pair :
+         {&self.stride, &self.padding, &self.output_padding, &self.dilation, &self.input_size, &self.kernel_size}) {
+      visit((*pair)[0]);
+      visit((*pair)[1]);
+    }
+    visit(self.groups);
+  }
 };
 
 // A format is given to an adjoint only: the forward's is always that of its operands.
@@ -60,17 +72,33 @@ Tensor adjoint(Role wanted, Role result, const Tensor& grad, const Tensor& other
 
 Tensor bias_grad(const Tensor& grad) { return grad.dim() == 3 ? grad.sum({1, 2}) : grad.sum({0, 2, 3}); }
 
-struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
+// What a gradient is computed from, besides the gradient of the result.
+struct Backward {
   Role result = Y;
   Convolution convolution;
   // aten gives every gradient the memory format that the operands suggest, whatever that of the incoming gradient.
   std::optional<c10::MemoryFormat> format;
+
+  variable_list gradients(const Tensor& grad, const Tensor& a, const Tensor& b, const std::array<bool, 3>& wanted,
+                          size_t count) const {
+    variable_list grads(count);
+    if (!grad.defined()) return grads;
+    const auto& [a_role, b_role] = operands_of[result];
+    if (wanted[0]) grads[0] = adjoint(a_role, result, grad, b, convolution, format);
+    if (wanted[1]) grads[1] = adjoint(b_role, result, grad, a, convolution, format);
+    if (wanted[2]) grads[2] = bias_grad(grad);
+    return grads;
+  }
+};
+
+struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
+  Backward backward;
   SavedVariable first, second;
 
   std::string name() const override {
     static constexpr const char* names[] = {"ConvTranspose2dInputGradBackward", "ConvTranspose2dWeightGradBackward",
                                             "ConvTranspose2dBackward"};
-    return names[result];
+    return names[backward.result];
   }
 
   void release_variables() override {
@@ -79,25 +107,81 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     second.reset_data();
   }
 
-  variable_list gradients(const Tensor& grad, const Tensor& a, const Tensor& b,
-                          const std::array<bool, 3>& wanted) const {
-    variable_list grads(num_outputs());
-    if (!grad.defined()) return grads;
-    const auto& [a_role, b_role] = operands_of[result];
-    if (wanted[0]) grads[0] = adjoint(a_role, result, grad, b, convolution, format);
-    if (wanted[1]) grads[1] = adjoint(b_role, result, grad, a, convolution, format);
-    if (wanted[2]) grads[2] = bias_grad(grad);
-    return grads;
+  std::array<bool, 3> wanted() const {
+    std::array<bool, 3> outputs{};
+    for (size_t i = 0; i < num_outputs(); ++i) outputs[i] = task_should_compute_output(i);
+    return outputs;
   }
+
+  // An operand is saved only if the other's gradient was asked for when the graph was built.
+  Tensor unpack_first(const std::array<bool, 3>& wanted) { return wanted[1] ? first.unpack(getptr()) : Tensor(); }
+  Tensor unpack_second(const std::array<bool, 3>& wanted) { return wanted[0] ? second.unpack(getptr()) : Tensor(); }
 
   variable_list apply(variable_list&& inputs) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    std::array<bool, 3> wanted{};
-    for (size_t i = 0; i < num_outputs(); ++i) wanted[i] = task_should_compute_output(i);
-    // An operand is saved only if the other's gradient was asked for when the graph was built.
-    const Tensor a = wanted[1] ? first.unpack(getptr()) : Tensor();
-    const Tensor b = wanted[0] ? second.unpack(getptr()) : Tensor();
-    return gradients(inputs[0], a, b, wanted);
+    const auto outputs = wanted();
+    return backward.gradients(inputs[0], unpack_first(outputs), unpack_second(outputs), outputs, num_outputs());
+  }
+
+  // Compiled autograd: what the node depends on, and the node as a function of it.
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(static_cast<uint64_t>(backward.result));
+    args.collect(static_cast<uint64_t>(backward.format ? static_cast<int>(*backward.format) + 1 : 0));
+    Convolution::visit(backward.convolution, [&](const c10::SymInt& v) { args.collect(v); });
+    args.collect(first, /*is_output=*/false);
+    args.collect(second, /*is_output=*/false);
+  }
+
+  static variable_list apply_functional(const variable_list& inputs, const std::vector<c10::IValue>& values) {
+    torch::dynamo::autograd::PackedArgs args(values);
+    Backward backward;
+    backward.result = static_cast<Role>(args.unpack<int64_t>());
+    const auto format = args.unpack<int64_t>();
+    if (format >= 0) backward.format = static_cast<c10::MemoryFormat>(format);
+    const auto symints = args.unpack<std::vector<c10::SymInt>>();
+    size_t next = 0;
+    Convolution::visit(backward.convolution, [&](c10::SymInt& v) { v = symints[next++]; });
+    const auto outputs = args.unpack<std::array<bool, 3>>();
+    const auto count = args.unpack<int64_t>();
+    const Tensor a = outputs[1] ? args.unpack<Tensor>() : Tensor();
+    const Tensor b = outputs[0] ? args.unpack<Tensor>() : Tensor();
+    return backward.gradients(inputs[0], a, b, outputs, static_cast<size_t>(count));
+  }
+
+  variable_list apply_with_saved(const variable_list& inputs,
+                                 torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    using namespace torch::dynamo::autograd;
+    Convolution::visit(backward.convolution, [&](c10::SymInt& v) { saved.before(v); });
+    saved.before(first);
+    saved.before(second);
+
+    const auto outputs = wanted();
+    PackedArgs args;
+    args.pack(static_cast<int64_t>(backward.result));
+    args.pack(static_cast<int64_t>(backward.format ? static_cast<int>(*backward.format) : -1));
+    std::vector<c10::SymInt> symints;
+    Convolution::visit(backward.convolution, [&](c10::SymInt& v) { symints.push_back(v); });
+    args.pack(symints);
+    args.pack(outputs);
+    args.pack(static_cast<int64_t>(num_outputs()));
+    if (outputs[1]) args.pack(unpack_first(outputs));
+    if (outputs[0]) args.pack(unpack_second(outputs));
+    std::vector<at::TypePtr> schema;
+    for (const auto& value : args.vec()) {
+      schema.push_back(value.isTensor() ? at::TypePtr(at::TensorType::get()) : value.type());
+    }
+    const auto& compiler = getPyCompilerInterface();
+    const auto function = compiler->bind_function(saved.get_py_compiler(), name(), apply_functional, schema,
+                                                  /*is_custom_function=*/false, /*is_traceable=*/true);
+    const auto output_metadata = IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+        get_input_metadata(next_edges()));
+    auto result = compiler->call_function(saved.get_py_compiler(), "apply_functional", function, inputs, args.vec(),
+                                          output_metadata);
+
+    Convolution::visit(backward.convolution, [&](c10::SymInt& v) { saved.after(v); });
+    saved.after(first);
+    saved.after(second);
+    return result;
   }
 };
 
@@ -123,9 +207,7 @@ BackwardPtr make_node(Role result, const Tensor& a, const Tensor& b, const std::
   using namespace torch::autograd;
   const BackwardPtr node = new_node<ConvTranspose2dBackward>();
   node->set_next_edges(result == Y ? collect_next_edges(a, b, bias) : collect_next_edges(a, b));
-  node->result = result;
-  node->convolution = c;
-  node->format = result_format(a, b);
+  node->backward = {result, c, result_format(a, b)};
   if (requires_grad(b)) node->first = SavedVariable(a, /*is_output=*/false);
   if (requires_grad(a)) node->second = SavedVariable(b, /*is_output=*/false);
   return node;
