@@ -10,6 +10,9 @@ import convt
 
 hypothesis.settings.register_profile("convt", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=2000)
+# The problems here are small: a second thread would only be waited for.
+torch.set_num_threads(1)
+
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "convt"))
 
 NO_GPU = "needs a CUDA GPU"

@@ -1,0 +1,226 @@
+"""Problem -> plan, without a GPU: tensors on the meta device, named devices."""
+
+import itertools
+
+import pytest
+import torch
+
+import convt
+from convt import _C
+
+FIRST_AND_SECOND = {
+    "forward": ((2, 8, 16, 16), (8, 4, 3, 3)),
+    "input_grad": ((2, 4, 33, 33), (8, 4, 3, 3)),
+    "weight_grad": ((2, 8, 16, 16), (2, 4, 33, 33)),
+}
+SIZES = {"forward": {}, "input_grad": {"input_size": 16}, "weight_grad": {"kernel_size": 3}}
+
+
+def meta(shape, dtype=torch.float16, **options):
+    return torch.empty(shape, dtype=dtype, device="meta", **options)
+
+
+def plan(operation="forward", dtype=torch.float16, device="h200", shapes=None, **arguments):
+    a, b = (meta(shape, dtype) for shape in shapes or FIRST_AND_SECOND[operation])
+    if shapes is None:
+        arguments = {"stride": 2, **SIZES[operation], **arguments}
+    return convt.explain(a, b, device=device, operation=operation, **arguments)
+
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+@pytest.mark.parametrize("operation", FIRST_AND_SECOND)
+@pytest.mark.parametrize("device", convt.device_names())
+def test_every_named_device_has_a_plan(device, operation):
+    for dtype in DTYPES:
+        p = plan(operation, dtype, device)
+        assert p.device == device
+        assert p.algorithm in ("direct", "aten")
+        assert f"{p.algorithm}/{p.configuration}" in _C.configuration_names()
+        if p.algorithm == "direct":
+            assert p.block > 0
+            assert p.grid > 0
+        assert p.workspace_bytes == 0
+
+
+@pytest.mark.parametrize("operation", FIRST_AND_SECOND)
+def test_the_same_problem_has_the_same_plan(operation):
+    for device, dtype in itertools.product(convt.device_names(), DTYPES):
+        first = plan(operation, dtype, device)
+        plan("forward", torch.float32, "t4")  # another one in between
+        again = plan(operation, dtype, device)
+        assert first == again
+        assert str(first) == str(again)
+
+
+def test_another_problem_or_device_is_another_plan():
+    base = plan()
+    for other in (
+        plan(device="a100"),
+        plan(dtype=torch.float32),
+        plan(stride=3),
+        plan(padding=1),
+        plan(dilation=2),
+        plan(output_padding=1),
+        plan(bias=meta(4)),
+        plan("input_grad"),
+    ):
+        assert other != base
+
+
+@pytest.mark.parametrize("operation", FIRST_AND_SECOND)
+def test_each_configuration_is_a_candidate_with_a_cost_or_a_reason(operation):
+    for device, dtype in itertools.product(("v100", "h200"), DTYPES):
+        p = plan(operation, dtype, device)
+        names = [f"{c.algorithm}/{c.configuration}" for c in p.candidates]
+        assert sorted(names) == sorted(_C.configuration_names())
+        for candidate in p.candidates:
+            assert candidate.fits == (candidate.refusal == "")
+            if candidate.fits:
+                assert candidate.estimated_seconds > 0
+            else:
+                assert len(candidate.refusal) > 10
+        cheapest = min((c for c in p.candidates if c.fits), key=lambda c: c.estimated_seconds)
+        assert (cheapest.algorithm, cheapest.configuration) == (p.algorithm, p.configuration)
+
+
+def test_the_text_names_the_choice_and_the_case_against_each_other_candidate():
+    for operation in FIRST_AND_SECOND:
+        p = plan(operation)
+        text = str(p)
+        assert f"chosen: {p.algorithm}/{p.configuration}" in text
+        assert "on h200 (sm_90" in text
+        for candidate in p.candidates:
+            name = f"{candidate.algorithm}/{candidate.configuration}"
+            if name != f"{p.algorithm}/{p.configuration}":
+                assert f"not {name}: " in text
+                assert candidate.refusal in text
+
+
+def test_every_configuration_is_chosen_for_some_problem():
+    chosen = set()
+    for p in (
+        plan("forward"),
+        plan("input_grad"),
+        plan("weight_grad", shapes=((1, 64, 4, 4), (1, 64, 6, 6)), kernel_size=3),
+        plan("weight_grad", torch.float32, shapes=((8, 1, 64, 64), (8, 1, 66, 66)), kernel_size=3),
+        plan("weight_grad", shapes=((64, 256, 64, 64), (64, 256, 66, 66)), kernel_size=3),
+    ):
+        chosen.add(f"{p.algorithm}/{p.configuration}")
+    assert chosen == set(_C.configuration_names())
+
+
+def test_the_forward_never_leaves_convt():
+    for shapes in (((64, 512, 64, 64), (512, 512, 3, 3)), ((1, 1, 1, 1), (1, 1, 1, 1))):
+        for dtype in DTYPES:
+            p = plan("forward", dtype, shapes=shapes)
+            assert p.algorithm == "direct"
+            (aten,) = (c for c in p.candidates if c.algorithm == "aten")
+            assert aten.refusal
+
+
+def test_useful_work_counts_only_what_lands_inside_the_output():
+    p = plan(shapes=((2, 3, 4, 5), (3, 7, 1, 1)))
+    assert p.useful_flops == 2 * (2 * 3 * 4 * 5) * 7
+    assert p.compulsory_bytes == 2 * (2 * 3 * 4 * 5 + 3 * 7 + 2 * 7 * 4 * 5)
+    # The padding cuts the first and last row and column of the input off a 1x1 kernel.
+    assert plan(shapes=((2, 3, 4, 5), (3, 7, 1, 1)), padding=1).useful_flops == 2 * (2 * 3 * 2 * 3) * 7
+
+
+def test_nothing_to_compute_is_an_empty_plan():
+    for shapes in (((0, 8, 4, 4), (8, 4, 3, 3)), ((1, 8, 4, 4), (8, 0, 3, 3))):
+        p = plan(shapes=shapes)
+        assert p.algorithm == "empty"
+        assert p.grid == 0
+        assert "chosen: empty" in str(p)
+
+
+def image(height):
+    return plan(shapes=((1, 1, height, 2**16), (1, 1, 1, 1)))
+
+
+def test_indices_widen_at_2_to_the_31():
+    assert image(2**14).index_bits == 32
+    assert image(2**15 - 1).index_bits == 32
+    assert image(2**15).index_bits == 64
+
+
+def test_indices_widen_for_strides_of_memory():
+    """Few elements, but far apart."""
+    wide = torch.empty_strided((2, 1, 4, 4), (2**31, 16, 4, 1), device="meta")
+    narrow = torch.empty_strided((2, 1, 4, 4), (2**30, 16, 4, 1), device="meta")
+    weight = meta((1, 1, 3, 3), torch.float32)
+    assert convt.explain(wide, weight, device="h200").index_bits == 64
+    assert convt.explain(narrow, weight, device="h200").index_bits == 32
+    far_bias = torch.empty_strided((3,), (2**31,), device="meta")
+    near = meta((2, 1, 4, 4), torch.float32)
+    assert convt.explain(near, meta((1, 3, 3, 3), torch.float32), far_bias, device="h200").index_bits == 64
+
+
+def test_indices_widen_for_huge_steps():
+    """A dilation or a padding beyond 32 bits, with small tensors."""
+    p = plan(shapes=((1, 1, 2, 2), (1, 1, 1, 1)), dilation=2**33)
+    assert p.index_bits == 64
+    p = plan(shapes=((1, 1, 1, 1), (1, 1, 3, 3)), dilation=2**32, padding=2**32 - 1)
+    assert p.index_bits == 64
+
+
+def test_a_grid_that_no_gpu_has_is_refused_with_a_reason():
+    with pytest.raises((RuntimeError, ValueError), match="no kernel of convt takes this problem"):
+        plan(shapes=((1, 1, 2**21, 2**21), (1, 1, 1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "arguments"),
+    [
+        (((1, 1, 2**20, 2**20), (1, 2**21, 3, 3)), {}),
+        (((1, 1, 2, 2), (1, 1, 3, 3)), {"stride": 2**62}),
+        (((1, 1, 2, 2), (1, 1, 3, 3)), {"stride": 2**40}),
+        (((1, 1, 2, 2), (1, 1, 3, 3)), {"dilation": 2**62}),
+        (((1, 1, 2, 2), (1, 1, 3, 3)), {"padding": 2**63 - 1}),
+    ],
+    ids=str,
+)
+def test_overflow_is_a_runtime_error(shapes, arguments):
+    with pytest.raises(RuntimeError, match="overflow"):
+        plan(shapes=shapes, **arguments)
+
+
+def test_overflow_of_an_offset_in_memory_is_a_runtime_error():
+    far = torch.empty_strided((2, 1, 4, 4), (2**60, 2**59, 2**59, 1), dtype=torch.float16, device="meta")
+    with pytest.raises(RuntimeError, match=r"overflow|does not fit in a 64-bit integer"):
+        convt.explain(far.as_strided((4, 1, 4, 4), (2**61, 1, 2**61, 1)), meta((1, 1, 3, 3)), device="h200")
+
+
+def test_unknown_names_are_value_errors_that_list_the_known_ones():
+    with pytest.raises(ValueError, match=r"unknown device \"gtx\".*h200"):
+        plan(device="gtx")
+    with pytest.raises(ValueError, match=r"unknown operation 'sideways'.*forward.*input_grad.*weight_grad"):
+        convt.explain(meta((1, 1, 2, 2)), meta((1, 1, 2, 2)), device="h200", operation="sideways")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="only without a GPU is there no default device")
+def test_without_a_gpu_the_device_must_be_named():
+    with pytest.raises(ValueError, match="name a device"):
+        plan(device=None)
+
+
+@pytest.mark.gpu
+def test_the_default_device_is_the_current_gpu():
+    assert plan(device=None).device == torch.cuda.get_device_name()
+
+
+def test_arguments_are_checked_as_the_call_checks_them():
+    with pytest.raises(RuntimeError, match="non-positive stride"):
+        plan(stride=0)
+
+
+def test_the_precision_of_float32_is_part_of_the_problem():
+    torch.backends.cudnn.allow_tf32 = True
+    with_tf32 = plan(dtype=torch.float32)
+    torch.backends.cudnn.allow_tf32 = False
+    without = plan(dtype=torch.float32)
+    assert "float32 (tf32)" in str(with_tf32)
+    assert "float32 (ieee)" in str(without)
+    assert with_tf32 != without
