@@ -172,7 +172,7 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     }
     const auto& compiler = getPyCompilerInterface();
     const auto function = compiler->bind_function(saved.get_py_compiler(), name(), apply_functional, schema,
-                                                  /*is_custom_function=*/false, /*is_traceable=*/true);
+                                                  /*is_custom_function=*/true, /*is_traceable=*/true);
     const auto output_metadata = IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
         get_input_metadata(next_edges()));
     auto result = compiler->call_function(saved.get_py_compiler(), "apply_functional", function, inputs, args.vec(),
