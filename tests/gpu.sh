@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Proves this tree on the GPU of this machine: build, GPU tests, memcheck over the parity tests, the main job.
+# Usage: tests/gpu.sh FOLDER [STEP...]   logs and tables go to FOLDER; steps: build tests memcheck main (default: all)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:?usage: tests/gpu.sh FOLDER [STEP...]}
+shift
+steps=${*:-build tests memcheck main}
+mkdir -p "$folder"
+failed=0
+
+step() {
+  local name=$1 start=$SECONDS
+  shift
+  "$@" >"$folder/$name.log" 2>&1
+  local rc=$?
+  echo "== $name: exit $rc, $((SECONDS - start)) s"
+  tail -n "${TAIL:-5}" "$folder/$name.log"
+  [ "$rc" = 0 ] || failed=1
+}
+
+for name in $steps; do
+  case $name in
+    build) step build python3 setup.py build_ext --inplace ;;
+    tests) step tests python3 -m pytest -q -m "gpu" ;;
+    # Without the caching allocator every tensor is an allocation of its own, whose bounds the sanitizer knows; only
+    # convt's kernels are instrumented.
+    memcheck)
+      PYTORCH_NO_CUDA_MEMORY_CACHING=1 step memcheck compute-sanitizer --tool memcheck --error-exitcode 9 \
+        --kernel-name kns=convt python3 -m pytest -q -m "gpu and not large" tests/test_parity.py
+      ;;
+    main) step main python3 -m convt --output "$folder/first-light.txt" ;;
+    *) echo "unknown step $name" >&2; exit 2 ;;
+  esac
+done
+exit $failed
