@@ -221,7 +221,7 @@ MEMORY = ("contiguous", "channels_last", "permuted", "sliced", "offset", "expand
 
 
 def lay_out(t, memory):
-    """A tensor of t's shape in memory of another kind; t's values, but for "expanded", whose middle axes have stride 0."""
+    """`t` in memory of another kind; "expanded" keeps its first slice of axes 1 and 2 only, with strides of 0."""
     if memory == "contiguous":
         return t.contiguous()
     if memory == "channels_last":
@@ -253,8 +253,7 @@ def poison_allocator(*shapes, dtype=torch.float32, device="cuda"):
     del blocks
 
 
-def torch_gradients(p: Problem, x, w, dy, bias=None, output_mask=(True, True, False)):
-    """aten's gradients (by input, weight, bias) for a gradient of the output, by autograd."""
-    leaves = [t.detach().clone(memory_format=torch.preserve_format).requires_grad_() for t in (x, w)]
-    y = F.conv_transpose2d(*leaves, bias, **p.arguments)
-    return torch.autograd.grad(y, leaves, dy)
+def torch_gradients(p: Problem, x, w, dy):
+    """aten's gradients by input and weight, for a gradient of the output."""
+    x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
+    return torch.autograd.grad(F.conv_transpose2d(x, w, None, **p.arguments), (x, w), dy)

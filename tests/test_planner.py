@@ -167,7 +167,7 @@ def test_indices_widen_for_huge_steps():
 
 
 def test_a_grid_that_no_gpu_has_is_refused_with_a_reason():
-    with pytest.raises((RuntimeError, ValueError), match="no kernel of convt takes this problem"):
+    with pytest.raises(RuntimeError, match="no kernel of convt takes this problem"):
         plan(shapes=((1, 1, 2**21, 2**21), (1, 1, 1, 1)))
 
 
