@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 FLOPS = 8e9
-ELEMENTS = 2**24
+ELEMENTS = 2**25
 
 
 @dataclass
@@ -49,12 +49,14 @@ def _sample_sizes(case, operation):
     reduced = {"forward": "cin", "input_grad": "cout", "weight_grad": "n"}[operation]
     pixels, image = case.h * case.w, max(case.h * case.w, case.out_size[0] * case.out_size[1])
 
-    def too_large():
+    def too_large(dimension):
         n, g, i, o = (size[k] for k in ("n", "groups", "cin", "cout"))
-        return 2 * n * g * i * o * case.kh * case.kw * pixels > FLOPS or n * g * (i * pixels + o * image) > ELEMENTS
+        # A dimension is not cut for the sake of a tensor that it is no dimension of.
+        elements = n * g * max(i * pixels if dimension != "cout" else 0, o * image if dimension != "cin" else 0)
+        return elements > ELEMENTS or 2 * n * g * i * o * case.kh * case.kw * pixels > FLOPS
 
     for dimension in ("n", "groups", "cin", "cout"):
-        while dimension != reduced and size[dimension] > 1 and too_large():
+        while dimension != reduced and size[dimension] > 1 and too_large(dimension):
             size[dimension] = (size[dimension] + 1) // 2
     return size
 

@@ -71,6 +71,10 @@ def times(value):
     return "" if value != value else f"{value:.2f}x"
 
 
+def us(value):
+    return "" if value != value else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def share(value):
     return "" if value != value else f"{value:.0%}"
 
@@ -102,7 +106,8 @@ def by_kind(cells):
 
 
 def listed(cells, column, ascending):
-    chosen = cells.dropna(subset=[column]).sort_values(column, ascending=ascending).head(WORST)
+    """The extreme cells, one a case."""
+    chosen = cells.dropna(subset=[column]).sort_values(column, ascending=ascending).drop_duplicates("case").head(WORST)
     rows = [
         {
             "case": c.case + (" *" if c.stale else ""),
@@ -110,10 +115,10 @@ def listed(cells, column, ascending):
             "precision": c.precision,
             "layout": c.layout,
             "plan": c.plan,
-            "us": f"{c.us_median:.4g}",
-            "floor us": f"{c.floor_us:.3g} ({c.floor_by})",
-            "torch us": f"{c.torch_us:.4g}",
-            "best peer": f"{c.best} {c.best_us:.4g}",
+            "us": us(c.us_median),
+            "floor us": f"{us(c.floor_us)} ({c.floor_by})",
+            "torch us": us(c.torch_us),
+            "best peer": f"{c.best} {us(c.best_us)}",
             "vs best": times(c.vs_best),
             "over floor": times(c.over_floor),
         }
@@ -168,8 +173,8 @@ def against_record(rows, gpu):
     )
     if len(far):
         table = [
-            {"case": r.case, "precision": r.precision, "layout": r.layout, "here us": f"{r.us_median:.4g}",
-             "recorded us": f"{r.recorded:.4g}", "ratio": f"{r.ratio:.2f}"}
+            {"case": r.case, "precision": r.precision, "layout": r.layout, "here us": us(r.us_median),
+             "recorded us": us(r.recorded), "ratio": f"{r.ratio:.2f}"}
             for r in far.head(WORST).itertuples()
         ]  # fmt: skip
         text += f" The {min(WORST, len(far))} of the other {len(far)} that differ most:\n\n" + markdown(table)
@@ -215,20 +220,16 @@ def runs_table(store):
 def plot_speedup(cells, path, title):
     """Sorted bars, one a case: peer / convt, the geometric mean over its precisions and layouts."""
     plt = _pyplot()
-    figure, axes = plt.subplots(2, 1, figsize=(10, 6.5), sharex=True, layout="constrained")
+    figure, axes = plt.subplots(2, 1, figsize=(10, 6.5), layout="constrained")
     for ax, column, peer in zip(axes, ("vs_torch", "vs_best"), ("torch", "the best peer"), strict=True):
         ratio = np.sort(cells.dropna(subset=[column]).groupby("case")[column].apply(geometric_mean))
         slower = ratio < NEVER_SLOWER
-        x = np.arange(len(ratio))
-        for part, style in ((slower, {"color": "black"}), (~slower, {"color": "0.65"})):
-            label = f"convt {'slower' if style['color'] == 'black' else 'not slower'} ({part.sum()})"
-            ax.bar(x[part], ratio[part] - 1, bottom=1, width=1, label=label, **style)
+        ax.bar(np.arange(len(ratio)), ratio - 1, bottom=1, width=1, color=np.where(slower, "black", "0.65"))
         ax.axhline(1, color="black", linewidth=0.8)
-        ax.set_yscale("log")
-        ax.set_ylabel(f"{peer} / convt")
-        ax.set_title(f"against {peer}: geometric mean {geometric_mean(pd.Series(ratio)):.2f}", loc="left", fontsize=10)
-        ax.legend(loc="upper left", frameon=False)
-        ax.grid(axis="y", color="0.85", linewidth=0.6)
+        ax.set(yscale="log", ylabel=f"{peer} / convt", xticks=[])
+        counts = f"convt slower in {slower.sum()} cases (black), not slower in {(~slower).sum()} (grey)"
+        ax.set_title(f"against {peer}: {counts}", loc="left", fontsize=10)
+        ax.grid(axis="y", which="both", color="0.88", linewidth=0.6)
         ax.set_axisbelow(True)
     axes[-1].set_xlabel("cases, sorted in each panel; ratio of GPU times, above 1 convt is faster")
     figure.suptitle(title)
@@ -237,35 +238,30 @@ def plot_speedup(cells, path, title):
 
 
 def plot_roofline(rows, store, path, title):
-    """Achieved rate over arithmetic intensity, both in units of the machine's, so that all precisions share a roof."""
+    """Achieved rate over arithmetic intensity, in units of the machine's rate and balance: one roof for all runs."""
     plt = _pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(11, 5), sharex=True, sharey=True, layout="constrained")
-    markers = dict(zip(PRECISIONS, ("o", "s", "^", "x"), strict=True))
-    shades = dict(zip(PRECISIONS, ("0.0", "0.3", "0.5", "0.15"), strict=True))
+    figure, axes = plt.subplots(2, 2, figsize=(10, 8), sharex=True, sharey=True, layout="constrained")
+    styles = {"torch": {"c": "0.6", "marker": "x", "linewidths": 0.8}, "convt": {"c": "black", "marker": "."}}
     cases = {row["case"]: case_from(row) for row in store.rows.values()}
-    for ax, impl in zip(axes, ("convt", "torch"), strict=True):
-        for precision in PRECISIONS:
-            part = rows[(rows.impl == impl) & (rows.precision == precision) & rows.us_median.notna() & ~rows.bad]
+    shown = rows[rows.us_median.notna() & ~rows.bad]
+    for ax, precision in zip(axes.flat, PRECISIONS, strict=True):
+        for impl, style in styles.items():
             points = []
-            for r in part.itertuples():
+            for r in shown[(shown.impl == impl) & (shown.precision == precision)].itertuples():
                 run = store.run_of.get((r.case, r.op, r.precision, r.layout, r.impl))
                 if run is not None:
                     ceilings = store.runs[run]["ceilings"]
                     memory, compute = roofline.limits_us(cases[r.case], precision, ceilings, r.op)
                     points.append((compute / memory, compute / r.us_median))
-            if points:
-                style = {"facecolors": "none", "edgecolors": shades[precision]}
-                if precision == "bf16":  # a cross has no face
-                    style = {"c": shades[precision]}
-                ax.scatter(*zip(*points, strict=True), s=14, marker=markers[precision], label=precision,
-                           linewidths=0.7, **style)  # fmt: skip
-        x = np.logspace(-4, 2, 50)
+            ax.scatter([x for x, _ in points], [y for _, y in points], s=16, label=impl, **style)
+        x = np.logspace(-4, 2, 61)
         ax.plot(x, np.minimum(x, 1), color="black", linewidth=1.2)
-        ax.plot(x, np.minimum(x, 1) / 10, color="0.6", linewidth=0.8, linestyle="--")
-        ax.set(xscale="log", yscale="log", title=impl, xlabel="useful FLOPs per byte / machine balance")
+        ax.plot(x, np.minimum(x, 1) / 10, color="0.4", linewidth=0.8, linestyle="--")
+        ax.set(xscale="log", yscale="log", title=precision)
         ax.grid(color="0.9", linewidth=0.6)
         ax.legend(frameon=False, loc="lower right")
-    axes[0].set_ylabel("useful FLOP/s / measured matmul rate")
+    figure.supxlabel("useful FLOPs per byte / machine balance")
+    figure.supylabel("useful FLOP/s / measured matmul rate")
     figure.suptitle(f"{title}; solid: the roof, dashed: a tenth of it")
     figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -29,7 +29,7 @@ def make_case(name="c", n=2, cin=4, h=5, w=6, cout=6, k=(3, 2), s=(2, 3), p=(1, 
 
 SMALL = [
     make_case("strided"),
-    make_case("dense", k=(3, 3), s=(1, 1), p=(1, 1)),
+    make_case("dense", cout=12, k=(3, 3), s=(1, 1), p=(1, 1)),
     make_case("dense_cut", k=(2, 3), s=(1, 1), p=(2, 0)),
     make_case("blocks", k=(2, 3), p=(0, 0)),
     make_case("blocks_no_bias", k=(2, 2), s=(2, 2), p=(0, 0), bias=False),
@@ -163,7 +163,7 @@ def test_reference_is_right(case, operation, sampled, monkeypatch):
     assert (reference.value.numel() < expected.numel()) == sampled
     assert reference.relative_l2(expected) < 1e-14
     wrong = expected.clone()
-    wrong.view(-1)[0] *= 2  # the first element is always in the sample
+    wrong.view(-1)[0] += 1  # the first element is always in the sample
     assert reference.relative_l2(wrong) > 1e-6
     wrong.view(-1)[0] = float("nan")
     assert not reference.relative_l2(wrong) < float("inf")
@@ -173,7 +173,8 @@ def test_operands_are_random_repeatable_and_scaled():
     case = make_case(n=4, cin=64, h=16, w=16, cout=32, k=(4, 4), s=(2, 2), p=(1, 1))
     x, w, bias, dy = runner.make_operands(case, torch.float16, "cpu", "input_grad")
     again = runner.make_operands(case, torch.float16, "cpu", "input_grad")
-    assert bias is None and all(torch.equal(a, b) for a, b in zip((x, w, dy), (again[0], again[1], again[3])))
+    assert bias is None and again[2] is None
+    assert all(map(torch.equal, (x, w, dy), (again[0], again[1], again[3])))
     y = torch_result(case, "forward", x.float(), w.float(), None, None)
     assert 0.7 < y.std() < 1.4 and x.std() > 0.9 and dy.shape == y.shape
 
@@ -208,13 +209,13 @@ def test_rows_are_on_disk_at_once_and_replaced_by_key(tmp_path):
     assert len((tmp_path / "test-1.csv").read_text().splitlines()) == 4
     results = new_store(tmp_path, "new", [row("b", us=2.0)])
     assert len((tmp_path / "test-1.csv").read_text().splitlines()) == 5
-    for results in (results, store.Store(tmp_path, "test-1")):
-        assert len(results.rows) == 3
-        b = ("b", "forward", "fp32", "nchw", "convt")
-        assert results.rows[b]["us_median"] == "2.0" and results.rows[b]["plan"] == "direct/a, b"
-        assert results.digest_of(b) == "new"
-        assert results.digest_of(("b", "forward", "fp32", "nchw", "torch")) == "old"
-        assert results.digest_of(("a", "forward", "fp32", "nchw", "convt")) == "old"
+    b = ("b", "forward", "fp32", "nchw", "convt")
+    for seen in (results, store.Store(tmp_path, "test-1")):
+        assert len(seen.rows) == 3
+        assert seen.rows[b]["us_median"] == "2.0" and seen.rows[b]["plan"] == "direct/a, b"
+        assert seen.digest_of(b) == "new"
+        assert seen.digest_of(("b", "forward", "fp32", "nchw", "torch")) == "old"
+        assert seen.digest_of(("a", "forward", "fp32", "nchw", "convt")) == "old"
     results.compact(order=["b", "a"])
     with open(tmp_path / "test-1.csv", newline="") as file:
         assert [r["case"] for r in csv.DictReader(file)] == ["b", "b", "a"]
@@ -306,10 +307,8 @@ def test_plan_name_needs_no_gpu_when_one_is_named(monkeypatch):
     explain = runner.convt.explain
     monkeypatch.setattr(runner.convt, "explain", lambda *a, **k: explain(*a, **k, device="h200"))
     for case, operation in itertools.product(SMALL, cases.OPERATIONS):
-        family, _, configuration = runner.plan_name(
-            case, operation, *operands(case, operation, torch.float32)
-        ).partition("/")
-        assert family and configuration
+        plan = runner.plan_name(case, operation, *operands(case, operation, torch.float32))
+        assert all(plan.split("/")) and plan.count("/") == 1
 
 
 @pytest.mark.parametrize("operation", cases.OPERATIONS)
@@ -442,7 +441,7 @@ def test_report_of_made_up_rows(tmp_path):
         "time / floor": f"2.00 ({2 * count})",
     }
     text = report.write(results, "new")
-    assert "STALE" in text and f"{torch_mean:.2f}x" not in text.splitlines()[0]
+    assert "STALE" in text and "| fp16 | nchw |" in text
     written = (tmp_path / "test-1-report.md").read_text()
     assert "**Stale**: 1 of convt's" in written and "stale_case" in written
     assert "**Wrong**: 1 rows of gemm_shuffle in fp32" in written
@@ -536,7 +535,7 @@ def test_stopwatch_sees_work_memory_and_host_time():
         stopwatch.sample([one, two])
     assert one.extra_bytes == 0
     assert x.nbytes <= two.extra_bytes <= 2.1 * x.nbytes
-    assert 1.5 < two.quantiles()[0] / one.quantiles()[0] < 2.5
+    assert 1.3 < two.quantiles()[0] / one.quantiles()[0] < 2.7
     assert all(len(probe.gpu_us) >= 3 and 0 < min(probe.host_us) < 1e5 for probe in (one, two))
 
 
@@ -551,16 +550,16 @@ def test_ceilings_are_plausible():
 
 @pytest.mark.gpu
 def test_a_small_run_and_its_report(tmp_path, capsys):
-    """Small layers through the whole command; every figure comes with its error."""
-    arguments = ["--only", "dcgan.g4", "--only", "wavegan*/infer", "--op", "forward", "--output", str(tmp_path)]
-    some = cases.select(cases.load_cases(), only=["dcgan.g4"])
-    assert command_line.main([*arguments[:2], *arguments[4:]]) == 0
+    """A small layer through the whole command; every figure comes with its error."""
+    from benchmarks import report
+
+    assert command_line.main(["--only", "dcgan.g4", "--output", str(tmp_path)]) == 0
     name = store.slug(torch.cuda.get_device_name())
     results = store.Store(tmp_path, name)
     assert {k[4] for k in results.rows} == {"convt", "torch", "gemm_fold"}
-    assert len([k for k in results.rows if k[4] == "convt"]) == 8 * len(some)
+    assert len([k for k in results.rows if k[4] == "convt"]) == 8
     for r in results.rows.values():
-        assert float(r["us_median"]) > 0 and float(r["rel_l2"]) < 5e-2, r
+        assert float(r["us_median"]) > 0 and float(r["rel_l2"]) < report.LARGEST_ERROR[r["precision"]], r
     assert command_line.main(["report", "--output", str(tmp_path)]) == 0
     assert (tmp_path / f"{name}-report.md").exists()
     assert "vs torch" in capsys.readouterr().out
