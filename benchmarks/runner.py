@@ -68,12 +68,17 @@ def empty_row(case, options, precision, layout, impl, plan=""):
 
 
 def measure_cell(stopwatch, case, options, precision, layout, operands, reference, ceilings):
-    """The rows of one cell. A failed implementation is a row with its reason; a lost CUDA context raises after it."""
+    """The rows of one cell, and the error that lost the CUDA context or None.
+
+    An implementation that failed is a row with its reason.
+    """
     x, w, bias, dy = (in_layout(t, layout) for t in operands)
     rows, probes, lost = {}, {}, None
     floor, floor_by = roofline.floor_us(case, precision, ceilings, options.operation)
     for impl in ("convt", *options.peers):
-        row = empty_row(case, options, precision, layout, impl)
+        row = rows[impl] = empty_row(case, options, precision, layout, impl, (lost and reason(lost)) or "")
+        if lost:
+            continue
         try:
             if impl == "convt":
                 row["plan"] = plan_name(case, options.operation, x, w, bias, dy)
@@ -83,21 +88,19 @@ def measure_cell(stopwatch, case, options, precision, layout, operands, referenc
             probe.output = None
             probes[impl] = probe
         except peers.NotApplicable:
-            continue
+            del rows[impl]
         except (RuntimeError, ValueError) as error:
             row["plan"] = reason(error)
             lost = try_to_recover(stopwatch)
-        rows[impl] = row
-        if lost:
-            break
+    failure = lost
     if not lost:
         try:
             stopwatch.sample(list(probes.values()))
         except RuntimeError as error:
-            lost = error
+            failure, lost = error, try_to_recover(stopwatch)
     for impl, probe in probes.items():
-        if lost:
-            rows[impl]["plan"] = reason(lost)
+        if failure:
+            rows[impl] |= {"plan": reason(failure), "rel_l2": None}
             continue
         median, p10, p90 = probe.quantiles()
         host = sorted(probe.host_us)[len(probe.host_us) // 2]
@@ -134,24 +137,28 @@ def measure_case(stopwatch, store, case, options, todo, ceilings, device):
     """
     for dtype in dict.fromkeys(DTYPE[precision] for precision, _ in todo):
         mine = [cell for cell in todo if DTYPE[cell[0]] == dtype]
-        operands = reference = failure = None
+        operands = reference = unfit = None
         try:
             stopwatch.tidy()
             operands = make_operands(case, dtype, device, options.operation)
             reference = make_reference(case, options.operation, *operands)
         except torch.OutOfMemoryError as error:
-            failure = reason(error)
+            unfit = reason(error)
             stopwatch.recover()
         for precision, layout in mine:
-            lost = None
+            failure, lost = unfit, None
+            try:
+                if not failure:
+                    with precision_mode(precision):
+                        rows, lost = measure_cell(
+                            stopwatch, case, options, precision, layout, operands, reference, ceilings
+                        )
+            except torch.OutOfMemoryError as error:  # the operands in another layout
+                failure = reason(error)
+                stopwatch.recover()
             if failure:
                 impls = ("convt", *options.peers)
                 rows = [empty_row(case, options, precision, layout, impl, failure) for impl in impls]
-            else:
-                with precision_mode(precision):
-                    rows, lost = measure_cell(
-                        stopwatch, case, options, precision, layout, operands, reference, ceilings
-                    )
             store.append(rows)
             yield precision, layout, rows
             if lost:

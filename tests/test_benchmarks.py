@@ -386,10 +386,34 @@ def test_failures_are_rows_with_a_reason(tmp_path, no_plan, monkeypatch):
     assert [r["plan"] for r in rows] == ["no figure: does not fit in memory"] * (1 + len(cases.PEERS))
 
 
-def test_a_lost_context_ends_the_run_and_keeps_the_row(tmp_path, no_plan):
+def test_operands_that_fit_in_one_layout_only(tmp_path, no_plan, monkeypatch):
+    def strict(tensor, layout, whole=runner.in_layout):
+        if layout == "nhwc":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(tensor, layout)
+
+    monkeypatch.setattr(runner, "in_layout", strict)
+    assert run_on_host(tmp_path, SMALL[:1], precisions=("fp32", "tf32"))[0] == (4, 0)
+    for r in store.Store(tmp_path, "test-1").rows.values():
+        assert (r["us_median"] == "") == (r["layout"] == "nhwc"), r
+
+
+def test_failure_while_sampling_is_a_reason(tmp_path, no_plan):
+    class Small(HostStopwatch):
+        def sample(self, probes):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert run_on_host(tmp_path, SMALL[:1], Small(), precisions=("fp16",))[0] == (2, 0)
+    rows = store.Store(tmp_path, "test-1").rows.values()
+    assert {r["plan"] for r in rows} == {"no figure: does not fit in memory"}
+    assert {r["us_median"] + r["rel_l2"] for r in rows} == {""}
+
+
+@pytest.mark.parametrize("good_calls", [0, 2])
+def test_a_lost_context_ends_the_run_and_keeps_the_row(tmp_path, no_plan, good_calls):
     class Lost(HostStopwatch):
         def probe(self, call):
-            if self.calls >= 2:
+            if self.calls >= good_calls:
                 raise RuntimeError("an illegal memory access was encountered")
             return super().probe(call)
 
@@ -398,8 +422,9 @@ def test_a_lost_context_ends_the_run_and_keeps_the_row(tmp_path, no_plan):
 
     with pytest.raises(RuntimeError, match="context is lost"):
         run_on_host(tmp_path, SMALL[:2], Lost(), precisions=("fp16",), layouts=("nchw",))
-    rows = {k[4]: r["plan"] for k, r in store.Store(tmp_path, "test-1").rows.items()}
-    assert rows["gemm_fold"] == rows["convt"] == "no figure: an illegal memory access was encountered"
+    rows = store.Store(tmp_path, "test-1").rows.values()
+    assert {"convt", "torch", "gemm_fold"} <= {r["impl"] for r in rows}
+    assert {r["plan"] for r in rows} == {"no figure: an illegal memory access was encountered"}
     # The next --resume goes on behind the case.
     assert run_on_host(tmp_path, SMALL[:2], precisions=("fp16",), layouts=("nchw",), resume=True)[0] == (1, 0)
 
