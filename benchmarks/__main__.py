@@ -1,6 +1,7 @@
 """The command line; ``python -m benchmarks --help``."""
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 
@@ -138,7 +139,7 @@ def show_ceilings(ceilings):
 def recorded_command(argv):
     """The command without folders, which mean nothing elsewhere."""
     kept = [a for a, before in zip(argv, ["", *argv], strict=False) if "--output" not in (a.split("=")[0], before)]
-    return " ".join(["python -m benchmarks", *kept])
+    return shlex.join(["python", "-m", "benchmarks", *kept])
 
 
 def command_ceilings(top, arguments, argv):

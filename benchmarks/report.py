@@ -324,7 +324,7 @@ def write(store, digest=None):
     record = against_record(rows, store.name)
     if record:
         text += ["## torch against an earlier record", "", record, ""]
-        summary += ["", record.split("\n")[0]]
+        summary += ["", record.split(" The ")[0]]
     if store.runs:
         text += ["## Runs", "", runs_table(store), ""]
     path = store.folder / f"{store.name}-report.md"

@@ -76,7 +76,7 @@ def measure_cell(stopwatch, case, options, precision, layout, operands, referenc
     rows, probes, lost = {}, {}, None
     floor, floor_by = roofline.floor_us(case, precision, ceilings, options.operation)
     for impl in ("convt", *options.peers):
-        row = rows[impl] = empty_row(case, options, precision, layout, impl, (lost and reason(lost)) or "")
+        row = rows[impl] = empty_row(case, options, precision, layout, impl, reason(lost) if lost else "")
         if lost:
             continue
         try:
@@ -197,7 +197,7 @@ def run(stopwatch, store, cases, options, run_record, device="cuda", console=Non
     store.start_run(run_record)
     measured, longest, last_line = 0, 0.0, 0.0
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("cells"),
-               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True)]  # fmt: skip
+               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn()]  # fmt: skip
     try:
         with torch.no_grad(), Progress(*columns, console=console) as progress:
             task = progress.add_task("", total=total)
@@ -213,7 +213,7 @@ def run(stopwatch, store, cases, options, run_record, device="cuda", console=Non
                     if not console.is_terminal and now - last_line > 10:
                         last_line = now
                         done = f"{measured}/{total} {now - options.started:.0f} s"
-                        console.print(f"{done} {case.case} {precision} {layout}: {summary(rows)}")
+                        console.print(f"{done} {case.case} {precision} {layout}: {summary(rows)}", soft_wrap=True)
                     if now - options.started + longest > options.budget:
                         return measured, total - measured
     finally:

@@ -542,7 +542,7 @@ def test_measuring_without_a_gpu_is_refused():
 
 def test_the_record_keeps_no_folder():
     text = command_line.recorded_command(["--only", "kb*", "--output", "/some/where", "--op", "forward"])
-    assert text == "python -m benchmarks --only kb* --op forward"
+    assert text == "python -m benchmarks --only 'kb*' --op forward"
     assert command_line.recorded_command(["--quick", "--output=/some/where"]) == "python -m benchmarks --quick"
 
 
