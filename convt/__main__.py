@@ -377,12 +377,12 @@ def explain_layer(arguments: argparse.Namespace) -> int:
         bias = torch.empty(a.out_channels, dtype=size["dtype"], device="meta") if a.bias else None
         layer = (a.stride, a.padding, a.output_padding, a.groups, a.dilation)
         how = {"device": device, "operation": a.operation}
-        y = conv_transpose2d(x, weight, bias, *layer)
-        if a.operation == "forward":
-            plan = explain(x, weight, bias, *layer, **how)
-        elif a.operation == "input_grad":
+        plan = explain(x, weight, bias, *layer, device=device)
+        if a.operation != "forward":
+            y = conv_transpose2d(x, weight, bias, *layer)
+        if a.operation == "input_grad":
             plan = explain(y, weight, None, *layer, **how, input_size=shape[2:])
-        else:
+        elif a.operation == "weight_grad":
             plan = explain(x, y, None, *layer, **how, kernel_size=kernel)
     # The arguments are integers that the parser has let through; what convt refuses is theirs.
     except (RuntimeError, ValueError, OverflowError) as error:

@@ -108,6 +108,7 @@ def test_piped_output_is_plain():
         (["explain", *LAYER, "--groups", "4"], "--groups 4"),
         (["explain", *LAYER, "--in-channels", "5"], "channels"),
         (["explain", *LAYER, "--padding", "99"], "too small"),
+        (["explain", *LAYER, "--stride", str(2**62)], "overflow"),
         (["explain", *LAYER, "--input", "1,4,9999999999,9999999999"], "overflow"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -393,7 +394,7 @@ def test_the_table_of_a_gpu():
     report.print(cli.result_table(rows, timed=True))
     first, second = (line for line in report.text.getvalue().splitlines() if "fp16" in line)
     cells = [cell.strip() for cell in first.strip("│").split("│")]
-    assert cells[3:] == ["1.00e-04", "1.00e-04", "2.00e-03", "2.00e-03", "2.000", "5.000", "2.50", "ok"]
+    assert cells[3:] == ["1.00e-04", "1.00e-04", "2.00e-03", "2.00e-03", "2.000", "5.000", "2.500", "ok"]
     assert "FAIL" in second
 
 
