@@ -164,7 +164,9 @@ def test_meta(dtype, index, formats):
     tensors, kwargs = operands(index, "cpu", dtype)
     x, w = (in_format(t, f) for t, f in zip(tensors, formats, strict=False))
     tensors = [x, w, *tensors[2:]]
-    on_meta = [t if t is None else torch.empty_strided(t.shape, t.stride(), dtype=dtype, device="meta") for t in tensors]
+    on_meta = [
+        t if t is None else torch.empty_strided(t.shape, t.stride(), dtype=dtype, device="meta") for t in tensors
+    ]
     grad_output = convt.conv_transpose2d(*tensors, **kwargs)
     real = forward_and_gradients(convt.conv_transpose2d, tensors, kwargs, grad_output)
     meta = forward_and_gradients(convt.conv_transpose2d, on_meta, kwargs, torch.empty_like(grad_output, device="meta"))
@@ -276,10 +278,14 @@ def replace_dtype(call, dtype):
     return tuple(a.to(dtype).requires_grad_() for a in call.args), call.kwargs
 
 
-def build(module_class, constructor, device, dtype):
+def build(module_class, constructor, device, dtype, first_call=None):
+    """From the same seed; a lazy module has its parameters only after a first call."""
     args, kwargs = constructor
     torch.manual_seed(0)
-    return module_class(*args, **kwargs, device=device, dtype=dtype)
+    module = module_class(*args, **kwargs, device=device, dtype=dtype)
+    if first_call is not None:
+        module(*first_call[0], **first_call[1])
+    return module
 
 
 def run(module, call):
@@ -295,11 +301,10 @@ def run(module, call):
 @pytest.mark.parametrize("dtype", [*REAL, torch.complex64, torch.complex128])
 def test_module(device, theirs, ours, dtype, training):
     for constructor, call in module_cases(theirs, device, dtype, training):
-        modules = [build(c, constructor, device, dtype).train(training) for c in (theirs, getattr(convt, ours))]
-        expected, results = (run(m, call) for m in modules)
-        for m in modules:
-            assert m.training == training
+        modules = [build(c, constructor, device, dtype, call) for c in (theirs, getattr(convt, ours))]
+        expected, results = (run(m.train(training), call) for m in modules)
         assert type(modules[1]) is convt.ConvTranspose2d
+        assert modules[1].training == training
         # The same seed gives the same parameters, lazy or not.
         assert_close(modules[1].state_dict(), modules[0].state_dict(), rtol=0, atol=0)
         assert repr(modules[1]) == repr(modules[0])
@@ -310,9 +315,8 @@ def test_module(device, theirs, ours, dtype, training):
 @each_module
 def test_module_state_dict_goes_both_ways(device, theirs, ours):
     for constructor, call in module_cases(theirs, device, torch.float32):
-        their, our = (build(c, constructor, device, torch.float32) for c in (theirs, getattr(convt, ours)))
-        torch.manual_seed(1)
-        their(*call[0])  # a lazy module gets its parameters here
+        their = build(theirs, constructor, device, torch.float32, call)
+        our = getattr(convt, ours)(*constructor[0], **constructor[1], device=device)
         our.load_state_dict(their.state_dict())
         assert_close(our(*call[0]), their(*call[0]))
         fresh = build(theirs, constructor, device, torch.float32)
@@ -325,7 +329,9 @@ def test_module_state_dict_goes_both_ways(device, theirs, ours):
 def test_module_memory_format(device, module_format, input_format):
     for constructor, call in module_cases(torch.nn.ConvTranspose2d, device, torch.float32):
         x = in_format(call[0][0].detach(), input_format)
-        modules = [build(c, constructor, device, torch.float32) for c in (torch.nn.ConvTranspose2d, convt.ConvTranspose2d)]
+        modules = [
+            build(c, constructor, device, torch.float32) for c in (torch.nn.ConvTranspose2d, convt.ConvTranspose2d)
+        ]
         expected, results = (run(m.to(memory_format=module_format), ((x,), {})) for m in modules)
         assert_close(results, expected)
         assert [r.stride() for r in results] == [e.stride() for e in expected]
