@@ -1,5 +1,6 @@
 #include "checks.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "../plan/geometry.h"
@@ -9,11 +10,18 @@ namespace {
 
 using at::Tensor;
 
-// int64_t, or SymInt where a product is never concrete enough to overflow here.
 int64_t multiply(int64_t a, int64_t b) { return checked_mul(a, b); }
 int64_t plus(int64_t a, int64_t b) { return checked_add(a, b); }
-c10::SymInt multiply(const c10::SymInt& a, const c10::SymInt& b) { return a * b; }
-c10::SymInt plus(const c10::SymInt& a, const c10::SymInt& b) { return a + b; }
+
+// A traced size may be a plain number, which overflows like one.
+c10::SymInt multiply(const c10::SymInt& a, const c10::SymInt& b) {
+  const auto x = a.maybe_as_int(), y = b.maybe_as_int();
+  return x && y ? c10::SymInt(checked_mul(*x, *y)) : a * b;
+}
+c10::SymInt plus(const c10::SymInt& a, const c10::SymInt& b) {
+  const auto x = a.maybe_as_int(), y = b.maybe_as_int();
+  return x && y ? c10::SymInt(checked_add(*x, *y)) : a + b;
+}
 
 template <class Int>
 c10::ArrayRef<Int> sizes(const Tensor& t) {
@@ -127,21 +135,17 @@ void check_output_padding(const Geometry<Int>& g) {
   }
 }
 
-// Every tensor must have a number of elements and of bytes that 64 bits hold.
+// Every tensor must have a number of bytes that 64 bits hold.
 template <class Int>
 void check_elements(const Geometry<Int>& g) {
-  for (const auto* t : {&g.x, &g.w, &g.y}) {
-    Int bytes = 16;
-    for (const Int& size : *t) {
-      if constexpr (std::is_same_v<Int, int64_t>) {
-        if (size == 0) {
-          bytes = 0;
-          break;
-        }
-      }
+  constexpr int64_t largest_element = 16;
+  for (const auto* sizes : {&g.x, &g.w, &g.y}) {
+    if constexpr (std::is_same_v<Int, int64_t>) {
+      // An empty tensor has no bytes, however large its other sizes are.
+      if (std::find(sizes->begin(), sizes->end(), 0) != sizes->end()) continue;
     }
-    if (bytes == 0) continue;
-    for (const Int& size : *t) bytes = multiply(bytes, size);
+    Int bytes = largest_element;
+    for (const Int& size : *sizes) bytes = multiply(bytes, size);
   }
 }
 
