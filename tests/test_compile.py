@@ -65,7 +65,7 @@ def test_compile(device, backend, dynamic):
     # Batches and image sizes change; with dynamic shapes one graph has to do for all of them. No two of the first sizes
     # are equal, nor equal to one of the weight's: dynamo would take them for the same one, whatever the operator.
     for batch, size in [(5, (7, 9)), (8, (7, 9)), (8, (9, 8)), (11, (5, 20))][: 4 if dynamic else 1]:
-        args = make(device, batch=batch, size=size, requires_grad=True)
+        args = make(device, torch.float64, batch, size, requires_grad=True)
         assert_close(forward_backward(compiled, args), forward_backward(function, args))
     assert counter.frame_count == 1
 
