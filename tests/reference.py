@@ -82,13 +82,14 @@ class Reference(NamedTuple):
     magnitude: torch.Tensor
 
 
-def _wide(t):
+def wide(t):
+    """The same numbers in float64 or complex128, where every operation exists."""
     return t.to(torch.complex128 if t.is_complex() else torch.float64)
 
 
 def _array(t):
     """float64, or long double for the dtypes that float64 is no reference for."""
-    array = _wide(t.detach()).resolve_conj().resolve_neg().cpu().numpy()
+    array = wide(t.detach()).resolve_conj().resolve_neg().cpu().numpy()
     if t.dtype in (torch.float64, torch.complex128):
         return array.astype(np.clongdouble if t.is_complex() else np.longdouble)
     return array
@@ -164,12 +165,12 @@ def assert_parity(result, torch_result, reference: Reference):
     assert tuple(result.shape) == tuple(value.shape)
     if value.numel() == 0:
         return
-    got = _wide(result.detach()).cpu()
+    got = wide(result.detach()).cpu()
     assert not bool((got.isnan() & ~value.isnan()).any()), "NaN left in the result: elements that were not written?"
     error = got - value
     eps = _eps(dtype)
     acc = torch.finfo(torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32).eps
-    theirs = torch.zeros_like(error) if torch_result is None else _wide(torch_result.detach()).cpu() - value
+    theirs = torch.zeros_like(error) if torch_result is None else wide(torch_result.detach()).cpu() - value
 
     worst = error.abs().max().item()
     limit = 2 * theirs.abs().max().item() + eps / 2 * value.abs().max().item() + acc * magnitude.max().item()
