@@ -14,6 +14,7 @@ from torch.nn.utils import parametrizations, parametrize, prune
 from torch.testing import assert_close
 
 import convt
+from convt.__main__ import main
 
 
 class Subclass(nn.ConvTranspose2d):
@@ -345,7 +346,7 @@ def test_lazy_module():
         assert module.has_uninitialized_params()
         results.append(module(image(2, 4, 5, 6)))
     assert type(module) is convt.ConvTranspose2d
-    assert not hasattr(module, "_initialize_hook") or not module._forward_pre_hooks
+    assert not module._forward_pre_hooks
     assert module.in_channels == 4
     assert_close(*results)
 
@@ -396,6 +397,9 @@ def plain():
 def not_a_model():
     return 3
 
+def not_a_pair():
+    return generator(), torch.randn(2, 8, 5, 5), None
+
 class Wrong(nn.ConvTranspose2d):
     calls = 0
     def forward(self, x):
@@ -407,23 +411,12 @@ def unsteady():
 """
 
 
-@pytest.fixture(scope="module")
-def command(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("users")
-    (folder / "users_models.py").write_text(FACTORIES)
-    path = os.pathsep.join([str(Path(convt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-
-    def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "convt", "swap", *arguments],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": path},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-
-    return run
+@pytest.fixture
+def users_folder(tmp_path, monkeypatch):
+    (tmp_path / "users_models.py").write_text(FACTORIES)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("users_models", None)
 
 
 @pytest.mark.parametrize(
@@ -431,11 +424,24 @@ def command(tmp_path_factory):
     [["users_models:generator", "--input", "2,8,5,5"], ["users_models:with_inputs"]],
     ids=["shape", "inputs"],
 )
-def test_command(command, arguments):
-    done = command(*arguments)
+def test_command(users_folder, capsys, arguments):
+    assert main(["swap", *arguments]) == 0
+    printed = capsys.readouterr().out
+    assert "2 layers swapped: 0, 2" in printed
+    assert ("ms with convt" in printed) == torch.cuda.is_available()
+
+
+def test_command_finds_modules_of_the_current_folder(users_folder):
+    path = os.pathsep.join([str(Path(convt.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "convt", "swap", "users_models:with_inputs"],
+        cwd=users_folder,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
-    assert "2 layers swapped: 0, 2" in done.stdout
-    assert ("ms with convt" in done.stdout) == torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(
@@ -445,6 +451,7 @@ def test_command(command, arguments):
         (["users_models:unsteady", "--input", "2,8,5,5"], 1),  # other outputs each time
         (["users_models:generator"], 2),  # no inputs
         (["users_models:not_a_model"], 2),
+        (["users_models:not_a_pair"], 2),
         (["users_models:absent"], 2),
         (["absent_module:generator"], 2),
         (["users_models"], 2),
@@ -452,9 +459,11 @@ def test_command(command, arguments):
     ],
     ids=lambda value: value[0] if isinstance(value, list) else str(value),
 )
-def test_command_says_no(command, arguments, code):
-    done = command(*arguments)
-    assert done.returncode == code, done.stdout + done.stderr
-    if code == 2:
-        assert "Traceback" not in done.stderr
-        assert len(done.stderr.strip().splitlines()[-1]) > 10
+def test_command_says_no(users_folder, capsys, arguments, code):
+    if code == 1:
+        assert main(["swap", *arguments]) == 1
+        return
+    with pytest.raises(SystemExit) as stopped:
+        main(["swap", *arguments])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("python -m convt swap: ")
