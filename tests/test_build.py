@@ -1,0 +1,170 @@
+"""What the binary says of itself, and the arrows between the layers of the source."""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+
+import convt
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+
+# An installed package without its source has nothing to check here.
+with_source = pytest.mark.skipif(not CSRC.is_dir(), reason="the source is not beside the tests")
+REBUILD = "the binary is not built from this tree: run pip install --no-build-isolation -e . again"
+
+
+def test_build_info():
+    info = convt.build_info()
+    assert set(info) == {"version", "torch", "cuda", "cuda_note", "archs", "source_digest"}
+    assert info["version"] == convt.__version__
+    assert info["torch"].split(".")[:2] == torch.__version__.split(".")[:2], REBUILD
+    assert re.fullmatch(r"[0-9a-f]{64}", info["source_digest"])
+    assert info["cuda_note"]
+    if info["cuda"] is None:
+        assert info["archs"] == []
+    else:
+        assert re.fullmatch(r"\d+\.\d+", info["cuda"])
+        assert info["cuda"].split(".")[0] == (torch.version.cuda or info["cuda"]).split(".")[0]
+        assert info["archs"]
+        assert all(re.fullmatch(r"\d+\.\d[af]?(\+PTX)?", arch) for arch in info["archs"])
+
+
+@with_source
+def test_the_version_is_that_of_the_project():
+    assert f'version = "{convt.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+@with_source
+def test_the_source_digest_is_that_of_the_tree():
+    """SHA-256 over '<path>\\0<sha256 of the file>\\n' of every file under csrc/, in sorted order of the paths."""
+    digest = hashlib.sha256()
+    paths = sorted(p.relative_to(ROOT).as_posix() for p in CSRC.rglob("*") if p.is_file())
+    for path in paths:
+        digest.update(f"{path}\0{hashlib.sha256((ROOT / path).read_bytes()).hexdigest()}\n".encode())
+    assert convt.build_info()["source_digest"] == digest.hexdigest(), REBUILD
+
+
+def includes(folder):
+    for path in sorted((CSRC / folder).rglob("*")):
+        if path.suffix in (".h", ".cpp", ".cu", ".cuh"):
+            for name in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', path.read_text(), re.M):
+                yield path.relative_to(ROOT).as_posix(), name
+
+
+@with_source
+@pytest.mark.parametrize("folder", ("plan", "kernels"))
+def test_no_torch_below_ops(folder):
+    found = list(includes(folder))
+    assert found
+    assert [pair for pair in found if re.match(r"(torch|ATen|c10|caffe2|pybind11|Python)\b", pair[1])] == []
+
+
+@with_source
+def test_no_cuda_in_the_planner_and_nothing_above_it():
+    found = [pair for pair in includes("plan") if re.search(r"cuda|ops/|bindings", pair[1])]
+    # Of a kernel family, the planner sees its table of configurations.
+    assert found == []
+    kernels = {name for _, name in includes("plan") if "kernels/" in name}
+    assert all(name.endswith("/config.h") for name in kernels)
+    assert [pair for pair in includes("kernels") if "ops/" in pair[1]] == []
+
+
+COMPILER = os.environ.get("CXX", "g++")
+
+
+@with_source
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, and {COMPILER} is not there")
+@pytest.mark.parametrize("source", sorted(p.name for p in (CSRC / "plan").glob("*")) if CSRC.is_dir() else [])
+def test_the_planner_compiles_alone(source, tmp_path):
+    """With a bare host compiler: no path to torch or CUDA is given."""
+    unit = tmp_path / "unit.cpp"  # a header by itself would be warned about
+    unit.write_text(f'#include "{(CSRC / "plan" / source).as_posix()}"\n')
+    command = [COMPILER, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def setup_py(tmp_path):
+    """Runs setup.py as on a machine with g++ but no nvcc: there it decides what to build, and stops if it cannot.
+
+    The Python has no packages but stand-ins for setuptools and torch, which have what that decision asks for.
+    """
+    venv.create(tmp_path / "venv", symlinks=True)
+    packages, tools = tmp_path / "packages", tmp_path / "tools"
+    packages.mkdir()
+    tools.mkdir()
+    (tools / "g++").symlink_to(shutil.which("g++"))
+    (packages / "setuptools.py").write_text("setup = None\n")
+
+    def run(torch_version="2.11.0", torch_cuda="13.0", **environment):
+        (packages / "torch.py").write_text(
+            f"import types\n__version__ = {torch_version!r}\nversion = types.SimpleNamespace(cuda={torch_cuda!r})\n"
+        )
+        return subprocess.run(
+            [tmp_path / "venv/bin/python", ROOT / "setup.py", "--version"],
+            cwd=ROOT,
+            env={"PATH": str(tools), "HOME": str(tmp_path), "PYTHONPATH": str(packages), **environment},
+            capture_output=True,
+            text=True,
+        )
+
+    return run
+
+
+def refusal(done):
+    assert done.returncode != 0, done.stdout
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def fake_nvcc(home, version):
+    (home / "bin").mkdir(parents=True)
+    nvcc = home / "bin" / "nvcc"
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.1'\n")
+    nvcc.chmod(0o755)
+    return str(home)
+
+
+needs_setup = pytest.mark.skipif(
+    not (ROOT / "setup.py").exists() or shutil.which("g++") is None, reason="needs setup.py and g++"
+)
+
+
+@needs_setup
+def test_a_cuda_build_that_is_impossible_stops_with_the_reason(setup_py, tmp_path):
+    assert "cannot build: CONVT_CUDA=1, but no nvcc in CUDA_HOME, on PATH or from PyPI" in refusal(
+        setup_py(CONVT_CUDA="1")
+    )
+    assert "CONVT_CUDA=1, but torch 2.11.0 is a build without CUDA" in refusal(
+        setup_py(CONVT_CUDA="1", torch_cuda=None)
+    )
+    assert f"{tmp_path} (CUDA_HOME) has no nvcc that runs" in refusal(setup_py(CONVT_CUDA="1", CUDA_HOME=str(tmp_path)))
+    home = fake_nvcc(tmp_path / "old", "11.8")
+    assert "nvcc 11.8, but torch was built with CUDA 13.0" in refusal(setup_py(CONVT_CUDA="1", CUDA_HOME=home))
+    home = fake_nvcc(tmp_path / "early", "12.1")
+    assert "nvcc 12.1, which is too old" in refusal(setup_py(CONVT_CUDA="1", CUDA_HOME=home, torch_cuda="12.6"))
+
+
+@needs_setup
+@pytest.mark.parametrize("value", ("2", "x", "yes"))
+def test_convt_cuda_may_be_0_or_1(setup_py, value):
+    assert f"CONVT_CUDA is '{value}'; it may be 0, 1 or unset" in refusal(setup_py(CONVT_CUDA=value))
+
+
+@needs_setup
+def test_a_torch_that_is_too_old_is_refused(setup_py):
+    assert "torch 2.3.1 is too old" in refusal(setup_py(torch_version="2.3.1"))
+
+
+@needs_setup
+def test_an_absent_compiler_is_named(setup_py):
+    assert "'no-such-compiler' does not run" in refusal(setup_py(CONVT_CUDA="0", CXX="no-such-compiler"))
