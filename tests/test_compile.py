@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -334,3 +335,22 @@ def test_flop_counts_are_those_of_aten(device, groups, rank):
     # aten's formula takes a grouped weight gradient for a dense one.
     if groups == 1:
         assert backward == aten[1]
+
+
+# The older tracers
+
+
+def test_jit_trace(tmp_path):
+    net, x = Net(), torch.randn(2, 4, 5, 6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.trace(net, x), tmp_path / "net.pt")
+        loaded = torch.jit.load(tmp_path / "net.pt")
+    assert_close(loaded(x), net(x))
+
+
+def test_fx():
+    net, x = Net(), torch.randn(2, 4, 5, 6)
+    traced = torch.fx.symbolic_trace(net)
+    assert_close(traced(x), net(x))
+    assert_close(traced(x[:1]), net(x[:1]))

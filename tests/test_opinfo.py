@@ -3,6 +3,7 @@
 import itertools
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -348,3 +349,36 @@ def test_module_gradcheck(device):
         tensors = (*call[0], *parameters.values())
         assert torch.autograd.gradcheck(function, tensors, check_forward_ad=True, fast_mode=True)
         assert torch.autograd.gradgradcheck(function, tensors, check_fwd_over_rev=True, fast_mode=True)
+
+
+# Arguments
+
+
+PAIRS = {
+    "int": 2,
+    "list of one": [2],
+    "tuple": (2, 2),
+    "torch.Size": torch.Size([2, 2]),
+    "numpy": np.int64(2),
+    "pair of numpy": (np.int64(2), np.int32(2)),
+    "0-d tensor": torch.tensor(2),
+}
+
+
+@pytest.mark.parametrize("kind", PAIRS)
+@pytest.mark.parametrize("how", ["position", "keyword"])
+def test_what_stands_for_a_pair(kind, how):
+    x, w = torch.randn(1, 2, 4, 4), torch.randn(2, 3, 3, 3)
+    value = PAIRS[kind]
+    args, kwargs = ((None, value), {}) if how == "position" else ((), {"stride": value})
+    ours, theirs = (f(x, w, *args, **kwargs) for f in (convt.conv_transpose2d, F.conv_transpose2d))
+    assert ours.shape == (1, 3, 9, 9)
+    assert_close(ours, theirs)
+
+
+def test_names_of_arguments():
+    x, w, b = torch.randn(1, 2, 4, 4), torch.randn(2, 2, 3, 3), torch.randn(4)
+    kwargs = {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2, "dilation": 1}
+    by_name = convt.conv_transpose2d(input=x, weight=w, bias=b, **kwargs)
+    assert_close(by_name, convt.conv_transpose2d(x, w, b, *kwargs.values()))
+    assert_close(by_name, F.conv_transpose2d(input=x, weight=w, bias=b, **kwargs))
