@@ -12,6 +12,7 @@ from reference import (
     REAL,
     ROLES,
     Problem,
+    Reference,
     assert_parity,
     lay_out,
     poison_allocator,
@@ -19,6 +20,7 @@ from reference import (
     random_tensor,
     reference,
     torch_gradients,
+    wide,
 )
 
 import convt
@@ -114,14 +116,14 @@ def test_float32_with_tf32_allowed(name, layout):
     check(PROBLEMS[name], torch.float32, "cuda", memory)
 
 
-# Enough for all of what varies to meet all else that varies, in pairs; a seed is named in the failure.
-SEEDS = range(200)
+# Enough for all of what varies to meet all else that varies, in pairs. cuDNN, to compare with, takes its time for each.
+SEEDS = {"cpu": range(200), "cuda": range(100)}
 
 
 @pytest.mark.parametrize("dtype", (*REAL, torch.complex64), ids=str)
 def test_random_problems(dtype, device):
     torch.backends.cudnn.allow_tf32 = False
-    for seed in SEEDS:
+    for seed in SEEDS[device]:
         rng = random.Random(f"{seed} {dtype}")
         torch.manual_seed(seed)
         p = random_problem(rng)
@@ -229,7 +231,12 @@ def test_strides_are_those_of_aten(name, w_format, x_format, dtype, device):
         leaves = [t.detach().requires_grad_() for t in (x, w, b)]
         y = function(*leaves, **p.arguments)
         results.append((y, *torch.autograd.grad(y, leaves, dy)))
-    ours, theirs = ([(r.shape, r.stride()) for r in rs] for rs in results)
+    assert results[0][0].stride() == results[1][0].stride()
+    # Of a gradient the memory format counts: strides of axes of size 1 differ between aten's own kernels.
+    ours, theirs = (
+        [[stride for size, stride in zip(g.shape, g.stride(), strict=True) if size > 1] for g in rs[1:]]
+        for rs in results
+    )
     assert ours == theirs
     on_meta = convt.conv_transpose2d(x.to("meta"), w.to("meta"), b.to("meta"), **p.arguments)
     if device == "cpu":  # meta tensors do not know that a GPU's float64 is never channels_last
@@ -252,7 +259,7 @@ def test_gradients_through_autograd(name, dtype, device):
     ours, theirs = both
     assert_parity(ours[0], theirs[0], reference(p, "input_grad", y=dy, w=w.conj()))
     assert_parity(ours[1], theirs[1], reference(p, "weight_grad", x=x.conj(), y=dy))
-    torch.testing.assert_close(ours[2], theirs[2])
+    assert_parity(ours[2], theirs[2], Reference(wide(dy).sum((0, 2, 3)).cpu(), wide(dy).abs().sum((0, 2, 3)).cpu()))
 
 
 @pytest.mark.parametrize("role", ("input_grad", "weight_grad"))

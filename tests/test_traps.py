@@ -336,21 +336,25 @@ def slow_pair(device):
 def test_a_second_stream():
     """The kernels run on the current stream: they see what was queued there before, without a synchronisation."""
     x, w = slow_pair("cuda")
-    wanted = convt.conv_transpose2d(x, w, stride=2)
-    source, late = x.clone(), torch.full_like(x, float("nan"))
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        torch.cuda._sleep(100_000_000)
-        late.copy_(source)
-        y = convt.conv_transpose2d(late, w, stride=2)
+
+    def all_three(x):
+        y = convt.conv_transpose2d(x, w, stride=2)
         dx = convt.conv_transpose2d_input_grad(y, w, (64, 64), stride=2)
-        dw = convt.conv_transpose2d_weight_grad(late, y, (3, 3), stride=2)
-    assert not stream.query(), "the calls waited for the stream"
+        return y, dx, convt.conv_transpose2d_weight_grad(x, y, (3, 3), stride=2)
+
+    wanted = all_three(x)
+    late = torch.full_like(x, float("nan"))
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        all_three(late)  # modules are loaded and memory is allocated now, which may synchronise
+        stream.synchronize()
+        torch.cuda._sleep(500_000_000)
+        late.copy_(x)
+        results = all_three(late)
+        assert not stream.query(), "the calls waited for the stream"
     stream.synchronize()
-    assert torch.equal(y, wanted)
-    assert torch.equal(dx, convt.conv_transpose2d_input_grad(wanted, w, (64, 64), stride=2))
-    assert torch.equal(dw, convt.conv_transpose2d_weight_grad(x, wanted, (3, 3), stride=2))
+    assert all(torch.equal(got, want) for got, want in zip(results, wanted, strict=True))
 
 
 @pytest.mark.gpu
