@@ -63,10 +63,13 @@ Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef i
     return finish(at::zeros(g.x, grad_output.options()), format, g.batched);
   }
   const Tensor x = bilinear(batched(grad_output), resolved(weight), [&](const Tensor& y, const Tensor& w) {
-    return at::convolution(y, w, std::nullopt, g.stride, g.padding, g.dilation, /*transposed=*/false, {0, 0}, groups);
+    // Of the input, only the sizes are read. As an ordinary convolution this would be the same function, but oneDNN's
+    // crashes where the padding is larger than the image.
+    return std::get<0>(at::convolution_backward(y, at::empty(g.x, y.options()), w, std::nullopt, g.stride, g.padding,
+                                                g.dilation, /*transposed=*/true, g.output_padding, groups,
+                                                {true, false, false}));
   });
-  // An output_padding of a stride or more lets the convolution reach further inputs, which do not exist.
-  return finish(x.narrow(2, 0, g.x[2]).narrow(3, 0, g.x[3]), format, g.batched);
+  return finish(x, format, g.batched);
 }
 
 Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
