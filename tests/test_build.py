@@ -112,7 +112,13 @@ def setup_py(tmp_path):
         return subprocess.run(
             [tmp_path / "venv/bin/python", ROOT / "setup.py", "--version"],
             cwd=ROOT,
-            env={"PATH": str(tools), "HOME": str(tmp_path), "PYTHONPATH": str(packages), **environment},
+            env={
+                "PATH": str(tools),
+                "HOME": str(tmp_path),
+                "PYTHONPATH": str(packages),
+                "PYTHONDONTWRITEBYTECODE": "1",  # else a stand-in rewritten within a second would not be read
+                **environment,
+            },
             capture_output=True,
             text=True,
         )

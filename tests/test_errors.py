@@ -123,12 +123,9 @@ def test_the_operator_and_the_function_fail_alike(fault):
             convt.conv_transpose2d(x, w.requires_grad_(), b, **{**pairs, **groups})
 
 
-@pytest.mark.parametrize("fault", FORWARD)
+@pytest.mark.parametrize("fault", [name for name, (arguments, _) in FORWARD.items() if set(arguments) == {"input"}])
 def test_the_module_fails_alike(fault):
-    """Only what the constructor lets through."""
     arguments, message = FORWARD[fault]
-    if set(arguments) != {"input"}:
-        pytest.skip("a fault of the constructor's arguments")
     with pytest.raises(RuntimeError, match=f"(?s){message}"):
         convt.ConvTranspose2d(4, 3, (3, 2))(tensor(arguments["input"]))
 
