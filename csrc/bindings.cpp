@@ -1,6 +1,8 @@
 // The Python module convt._C: loads the operators, and gives Python what tensors alone cannot ask of them.
 // torch's headers format their messages with fmt, which is not exported from its libraries.
 #define FMT_HEADER_ONLY 1
+// As in torch itself: its argument parser takes NumPy's integers too.
+#define USE_NUMPY 1
 #include <ATen/ops/empty_strided.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

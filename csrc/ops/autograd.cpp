@@ -70,7 +70,11 @@ Tensor adjoint(Role wanted, Role result, const Tensor& grad, const Tensor& other
   return first == result ? compute(wanted, grad, other_conj, c, format) : compute(wanted, other_conj, grad, c, format);
 }
 
-Tensor bias_grad(const Tensor& grad) { return grad.dim() == 3 ? grad.sum({1, 2}) : grad.sum({0, 2, 3}); }
+Tensor bias_grad(const Tensor& grad) {
+  // Not every device sums half-precision complex numbers.
+  if (grad.scalar_type() == at::kComplexHalf) return bias_grad(grad.to(at::kComplexFloat)).to(at::kComplexHalf);
+  return grad.dim() == 3 ? grad.sum({1, 2}) : grad.sum({0, 2, 3});
+}
 
 // What a gradient is computed from, besides the gradient of the result.
 struct Backward {
