@@ -109,7 +109,13 @@ Explanation explain_call(Operation operation, const Tensor& a, const Tensor& b, 
                          const Pair& size, const Pair& stride, const Pair& padding, const Pair& output_padding,
                          int64_t groups, const Pair& dilation, const std::optional<std::string>& device) {
   const Call call = make_call(operation, a, b, bias, size, stride, padding, output_padding, groups, dilation);
-  return explain(call.problem, device_for(device));
+  const DeviceInfo info = device_for(device);
+  try {
+    return explain(call.problem, info);
+  } catch (const std::exception& e) {
+    // As the call itself reports it.
+    TORCH_CHECK(false, "conv_transpose2d: ", e.what());
+  }
 }
 
 // One of the direct family's configurations on CPU tensors.

@@ -40,6 +40,14 @@ Tensor bilinear(const Tensor& a, const Tensor& b, const Bilinear& real) {
   return at::complex(real(ar, br).sub_(real(ai, bi)), real(ar, bi).add_(real(ai, br)));
 }
 
+// oneDNN's half-precision gradients crash, or return what was in memory before, for some sizes: those are computed in
+// single.
+template <class Bilinear>
+Tensor adjoint(const Tensor& a, const Tensor& b, const Bilinear& real) {
+  if (a.scalar_type() != at::kHalf && a.scalar_type() != at::kBFloat16) return bilinear(a, b, real);
+  return real(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+}
+
 Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
                IntArrayRef padding, IntArrayRef output_padding, int64_t groups, IntArrayRef dilation) {
   const auto g = check_forward<int64_t>(input, weight, bias, stride, padding, output_padding, groups, dilation);
@@ -62,7 +70,7 @@ Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef i
   if (elements(g.x) == 0 || elements(g.y) == 0) {
     return finish(at::zeros(g.x, grad_output.options()), format, g.batched);
   }
-  const Tensor x = bilinear(batched(grad_output), resolved(weight), [&](const Tensor& y, const Tensor& w) {
+  const Tensor x = adjoint(batched(grad_output), resolved(weight), [&](const Tensor& y, const Tensor& w) {
     // Of the input, only the sizes are read. As an ordinary convolution this would be the same function, but oneDNN's
     // crashes where the padding is larger than the image.
     return std::get<0>(at::convolution_backward(y, at::empty(g.x, y.options()), w, std::nullopt, g.stride, g.padding,
@@ -80,7 +88,7 @@ Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef k
   if (elements(g.w) == 0 || elements(g.x) == 0 || elements(g.y) == 0) {
     return with_format(at::zeros(g.w, input.options()), format);
   }
-  const Tensor w = bilinear(batched(input), batched(grad_output), [&](const Tensor& x, const Tensor& y) {
+  const Tensor w = adjoint(batched(input), batched(grad_output), [&](const Tensor& x, const Tensor& y) {
     // Of the weight, only the sizes are read.
     return std::get<1>(at::convolution_backward(y, x, at::empty(g.w, x.options()), std::nullopt, g.stride, g.padding,
                                                 g.dilation, /*transposed=*/true, g.output_padding, groups,
