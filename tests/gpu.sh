@@ -22,14 +22,15 @@ step() {
 for name in $steps; do
   case $name in
     build) step build python3 setup.py build_ext --inplace ;;
-    tests) step tests python3 -m pytest -q -m "gpu" ;;
+    # Mostly the host's time: several processes share the GPU where pytest-xdist is installed.
+    tests) step tests timeout 400 python3 -m pytest -q -m "gpu" $(python3 -c 'import xdist; print("-n8")' 2>/dev/null) ;;
     # Without the caching allocator every tensor is an allocation of its own, whose bounds the sanitizer knows; only
     # convt's kernels are instrumented.
     memcheck)
-      PYTORCH_NO_CUDA_MEMORY_CACHING=1 step memcheck compute-sanitizer --tool memcheck --error-exitcode 9 \
+      PYTORCH_NO_CUDA_MEMORY_CACHING=1 step memcheck timeout 400 compute-sanitizer --tool memcheck --error-exitcode 9 \
         --kernel-name kns=convt python3 -m pytest -q -m "gpu and not large" tests/test_parity.py
       ;;
-    main) step main python3 -m convt --output "$folder/first-light.txt" ;;
+    main) step main timeout 300 python3 -m convt --output "$folder/first-light.txt" ;;
     *) echo "unknown step $name" >&2; exit 2 ;;
   esac
 done
