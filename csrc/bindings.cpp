@@ -13,6 +13,7 @@
 #include <torch/csrc/utils/python_arg_parser.h>
 
 #include "build_info.h"
+#include "kernels/depthwise/host.h"
 #include "kernels/direct/host.h"
 #include "ops/checks.h"
 #include "ops/devices.h"
@@ -118,12 +119,23 @@ Explanation explain_call(Operation operation, const Tensor& a, const Tensor& b, 
   }
 }
 
-// One of the direct family's configurations on CPU tensors.
-Tensor direct_on_host(Operation operation, const Tensor& a, const Tensor& b, const OptionalTensor& bias,
-                      const Pair& size, const Pair& stride, const Pair& padding, const Pair& output_padding,
-                      int64_t groups, const Pair& dilation, const std::string& configuration,
-                      std::optional<int32_t> index_bits) {
-  TORCH_CHECK(a.device().is_cpu(), "direct_on_host takes CPU tensors");
+void run_family_on_host(const Plan& plan, const Problem& problem, const Operands& operands) {
+  switch (plan.algorithm) {
+    case Algorithm::direct:
+      return direct::run_on_host(plan, problem, operands);
+    case Algorithm::depthwise:
+      return depthwise::run_on_host(plan, problem, operands);
+    default:
+      throw std::invalid_argument(std::string("the ") + name(plan.algorithm) + " family does not run on the host");
+  }
+}
+
+// One configuration of a family whose kernels also run on the host, on CPU tensors.
+Tensor run_on_host(Operation operation, const Tensor& a, const Tensor& b, const OptionalTensor& bias,
+                   const Pair& size, const Pair& stride, const Pair& padding, const Pair& output_padding,
+                   int64_t groups, const Pair& dilation, const std::string& configuration,
+                   std::optional<int32_t> index_bits) {
+  TORCH_CHECK(a.device().is_cpu(), "run_on_host takes CPU tensors");
   const Call call = make_call(operation, a, b, bias, size, stride, padding, output_padding, groups, dilation);
   const auto& g = call.geometry;
   Plan plan = make_forced_plan(call.problem, known_devices().back(), configuration);
@@ -136,15 +148,15 @@ Tensor direct_on_host(Operation operation, const Tensor& a, const Tensor& b, con
   Tensor result;
   if (operation == Operation::forward) {
     result = make(g.y, call.problem.y_strides);
-    direct::run_on_host(
+    run_family_on_host(
         plan, call.problem,
         {first, second, nullptr, call.bias ? call.bias->const_data_ptr() : nullptr, result.mutable_data_ptr()});
   } else if (operation == Operation::input_grad) {
     result = make(g.x, call.problem.x_strides);
-    direct::run_on_host(plan, call.problem, {nullptr, second, first, nullptr, result.mutable_data_ptr()});
+    run_family_on_host(plan, call.problem, {nullptr, second, first, nullptr, result.mutable_data_ptr()});
   } else {
     result = make(g.w, call.problem.w_strides);
-    direct::run_on_host(plan, call.problem, {first, nullptr, second, nullptr, result.mutable_data_ptr()});
+    run_family_on_host(plan, call.problem, {first, nullptr, second, nullptr, result.mutable_data_ptr()});
   }
   return g.batched || operation == Operation::weight_grad ? result : result.squeeze(0);
 }
@@ -269,7 +281,8 @@ void bind(py::module_& m) {
   m.def("forced_configuration", &ops::forced_configuration);
   m.def("infer", &infer);
   m.def("explain", &explain_call);
-  m.def("direct_on_host", &direct_on_host);
+  m.def("run_on_host", &run_on_host);
+  m.def("direct_on_host", &run_on_host);
 
   m.def("output_size", &output_size);
   m.def("transposed_taps", [](int64_t in, int64_t out, int64_t k, int64_t s, int64_t p, int64_t d, int64_t o) {

@@ -30,7 +30,7 @@ CONFIGURATIONS = {
 
 def on_host(p, role, a, b, bias=None, configuration=None, bits=None):
     size = {"forward": (), "input_grad": p.size, "weight_grad": p.kernel}[role]
-    return _C.direct_on_host(
+    return _C.run_on_host(
         getattr(_C.Operation, role),
         a,
         b,

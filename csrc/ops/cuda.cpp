@@ -11,6 +11,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
 #include "checks.h"
 #include "devices.h"
@@ -108,13 +109,16 @@ Plan checked_plan(const Problem& problem, int device) {
   }
 }
 
-void launch(const Plan& plan, const Problem& problem, const direct::Operands& operands) {
+void launch(const Plan& plan, const Problem& problem, const Operands& operands) {
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
   switch (plan.algorithm) {
     case Algorithm::empty:
       return;
     case Algorithm::direct:
       C10_CUDA_CHECK(direct::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::depthwise:
+      C10_CUDA_CHECK(depthwise::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

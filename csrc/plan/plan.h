@@ -13,6 +13,7 @@ namespace convt {
 enum class Algorithm : int32_t {
   empty,   // nothing to compute, or nothing to reduce over: the result is filled by the operator
   direct,  // csrc/kernels/direct
+  depthwise,  // csrc/kernels/depthwise
   aten,    // ATen's convolution; gradients only, until their fast kernels exist
 };
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "../../plan/problem.h"
+#include "../operands.h"
 
 namespace convt::direct {
 
@@ -29,15 +30,6 @@ struct Params {
 };
 
 static_assert(std::is_trivially_copyable_v<Params<int64_t>>);
-
-// Pointers of one call; the operand that is computed is `result`, and its own pointer is not read.
-struct Operands {
-  const void* x = nullptr;
-  const void* w = nullptr;
-  const void* y = nullptr;
-  const void* bias = nullptr;
-  void* result = nullptr;
-};
 
 template <class Index>
 Params<Index> make_params(const Problem& p, const Operands& o) {

@@ -1,0 +1,111 @@
+// Configurations of the depthwise family: one input channel a group, one or more output channels of it. Bounded by
+// memory: a thread reads its window of one input plane once and writes all phases of its output tile in full lines.
+#pragma once
+
+#include <cstdint>
+
+#include "../../plan/problem.h"
+
+namespace convt::depthwise {
+
+struct AxisConfig {
+  int32_t kernel, stride, padding;
+};
+
+// Kernel and stride are exact, so that no tap is multiplied by a zero that stands for nothing. Of the padding only the
+// remainder modulo the stride must agree: the rest is a shift of the input. Vector loads need a shift that is a multiple
+// of the thread's columns, so the padding here is the one that real layers have.
+struct Config {
+  const char* name;
+  AxisConfig h, w;
+};
+
+inline constexpr Config configs[] = {
+    {"nchw_3x3_s1", {3, 1, 1}, {3, 1, 1}},
+    {"nchw_5x5_s1", {5, 1, 2}, {5, 1, 2}},
+    {"nchw_7x7_s1", {7, 1, 3}, {7, 1, 3}},
+    {"nchw_1x5_s1", {1, 1, 0}, {5, 1, 2}},
+    {"nchw_2x2_s2_p0", {2, 2, 0}, {2, 2, 0}},
+    {"nchw_3x3_s2_p0", {3, 2, 0}, {3, 2, 0}},
+    {"nchw_3x3_s2_p1", {3, 2, 1}, {3, 2, 1}},
+    {"nchw_4x4_s2_p0", {4, 2, 2}, {4, 2, 2}},
+    {"nchw_4x4_s2_p1", {4, 2, 1}, {4, 2, 1}},
+    {"nchw_5x5_s2_p0", {5, 2, 2}, {5, 2, 2}},
+    {"nchw_6x6_s2_p0", {6, 2, 2}, {6, 2, 2}},
+    {"nchw_7x7_s2_p1", {7, 2, 3}, {7, 2, 3}},
+    {"nchw_1x3_s1_s2_p1", {1, 1, 0}, {3, 2, 1}},
+    {"nchw_2x3_s1_s2_p1", {2, 1, 1}, {3, 2, 1}},
+    {"nchw_6x1_s2_s1_p0", {6, 2, 4}, {1, 1, 0}},
+    {"nchw_3x3_s3_p0", {3, 3, 0}, {3, 3, 0}},
+    {"nchw_5x5_s3_p1", {5, 3, 1}, {5, 3, 1}},
+    {"nchw_4x4_s4_p0", {4, 4, 0}, {4, 4, 0}},
+    {"nchw_7x7_s4_p2", {7, 4, 2}, {7, 4, 2}},
+    {"nchw_8x8_s4_p2", {8, 4, 2}, {8, 4, 2}},
+};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t block = 256;  // threads
+
+// Output o = q * stride + r of an axis reads inputs q + top(r) - j, j = 0 ... taps(r) - 1, by taps phase(r) + j * stride.
+struct Window {
+  AxisConfig a;
+
+  constexpr int32_t top(int32_t r) const { return (r + a.padding) / a.stride; }
+  constexpr int32_t phase(int32_t r) const { return (r + a.padding) % a.stride; }
+  constexpr int32_t taps(int32_t r) const {
+    return phase(r) < a.kernel ? (a.kernel - 1 - phase(r)) / a.stride + 1 : 0;
+  }
+  // The inputs of all phases, relative to q.
+  constexpr int32_t first() const {
+    int32_t lowest = top(a.stride - 1);
+    for (int32_t r = 0; r < a.stride; ++r) {
+      if (taps(r) > 0 && top(r) - taps(r) + 1 < lowest) lowest = top(r) - taps(r) + 1;
+    }
+    return lowest;
+  }
+  constexpr int32_t last() const {
+    int32_t highest = first();
+    for (int32_t r = 0; r < a.stride; ++r) {
+      if (taps(r) > 0 && top(r) > highest) highest = top(r);
+    }
+    return highest;
+  }
+};
+
+// The tile of one thread: rows * stride by columns * stride outputs.
+struct Tile {
+  int32_t rows, columns;
+};
+
+constexpr Tile tile_of(const Config& c, int64_t element_bytes) {
+  const auto vector = static_cast<int32_t>(16 / element_bytes);
+  // A lane writes 16 bytes of a row, next to those of its neighbours. A stride that does not divide them takes more.
+  // So would the window of a wide kernel take more registers than there are.
+  const bool whole = vector % c.w.stride == 0 && c.w.kernel < 7 * c.w.stride;
+  const int32_t columns = whole ? vector / c.w.stride : 4;
+  // Enough rows to use an input row for several output rows while accumulators, weights and window fit the registers.
+  const int32_t accumulators = c.h.kernel >= 7 * c.h.stride ? 4 : c.h.kernel >= 5 * c.h.stride ? 8 : element_bytes == 4 || c.h.stride == 1 ? 16 : 32;
+  const int32_t rows = accumulators / (columns * c.w.stride * c.h.stride);
+  return {rows < 1 ? 1 : rows, columns};
+}
+
+// The largest power of two of elements in which a thread's output row can be stored.
+constexpr int32_t widest_store(const Config& c, int64_t element_bytes) {
+  const int32_t columns = tile_of(c, element_bytes).columns * c.w.stride;
+  auto width = static_cast<int32_t>(16 / element_bytes);
+  while (columns % width != 0) width /= 2;
+  return width;
+}
+
+// Blocks an SM: as many as leave registers for the accumulators, the weights and two rows of the window.
+constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes) {
+  const Tile tile = tile_of(c, element_bytes);
+  const int32_t outputs = tile.columns * c.w.stride * tile.rows * c.h.stride;
+  const int32_t window = tile.columns + Window{c.w}.last() - Window{c.w}.first();
+  // At stride 1 an input row reaches all kernel rows, and as much again is in flight.
+  const int32_t weights = c.h.kernel * c.w.kernel * (c.h.stride == 1 ? 2 : 1);
+  const int32_t needed = outputs + weights + 2 * window;
+  return needed <= 46 ? 4 : needed <= 73 ? 3 : 2;
+}
+
+}  // namespace convt::depthwise

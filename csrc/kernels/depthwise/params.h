@@ -1,0 +1,110 @@
+// What a depthwise kernel is given, by value, and how wide its accesses of memory may be.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../operands.h"
+#include "config.h"
+
+namespace convt::depthwise {
+
+// Division of 0 <= n < 2^31 by a fixed divisor in three instructions.
+struct Divisor {
+  uint32_t divisor, multiplier, shift;
+
+  Divisor() = default;
+  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)), multiplier(1), shift(0) {
+    while ((int64_t{1} << shift) < d) ++shift;
+    multiplier = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor) / divisor + 1);
+  }
+
+  // The quotient; n becomes the remainder.
+  CONVT_HOST_DEVICE uint32_t divide(uint32_t& n) const {
+#if defined(__CUDA_ARCH__)
+    const uint32_t high = __umulhi(n, multiplier);
+#else
+    const uint32_t high = static_cast<uint32_t>(static_cast<uint64_t>(n) * multiplier >> 32);
+#endif
+    const uint32_t quotient = (high + n) >> shift;
+    n -= quotient * divisor;
+    return quotient;
+  }
+};
+
+// Strides in elements. Inside an image of one channel 32 bits hold every offset.
+struct Params {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch_stride, x_channel_stride, y_batch_stride, y_channel_stride, w_group_stride, w_channel_stride,
+      bias_stride;
+  int32_t x_row_stride, w_row_stride, w_column_stride;
+  int32_t in_h, in_w, out_h, out_w;
+  int32_t shift_h, shift_w;  // of the input, by the padding beyond the configuration's
+  int32_t store_width;       // elements
+  uint32_t threads;
+  Divisor columns, rows, channels, multiplier;  // tiles of a row and of a column; output channels in all and of a group
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+
+struct TileCounts {
+  int64_t columns, rows;
+};
+
+inline TileCounts tile_counts(const Config& c, const Problem& p) {
+  const Tile tile = tile_of(c, element_size(p.dtype));
+  return {ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride), ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride)};
+}
+
+// The widest power of two of at most `widest` elements at which all rows of a tensor can be accessed.
+inline int32_t access_width(const void* pointer, const Problem& p, const std::array<int64_t, 4>& sizes,
+                            const Strides& strides, int32_t widest) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto fits = [&](int32_t width) {
+    if (reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(width * bytes) != 0) return false;
+    if (sizes[3] % width != 0) return false;
+    for (int d = 0; d < 3; ++d) {
+      if (sizes[d] > 1 && strides[d] % width != 0) return false;
+    }
+    return true;
+  };
+  while (widest > 1 && !fits(widest)) widest /= 2;
+  return widest;
+}
+
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
+  const Config& c = configs[plan.configuration];
+  const TileCounts tiles = tile_counts(c, p);
+  Params q{};
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
+  q.w_group_stride = p.w_strides[0], q.w_channel_stride = p.w_strides[1];
+  q.bias_stride = p.bias_stride;
+  q.x_row_stride = p.in_h > 1 ? static_cast<int32_t>(p.x_strides[2]) : 0;
+  q.w_row_stride = p.kernel_h > 1 ? static_cast<int32_t>(p.w_strides[2]) : 0;
+  q.w_column_stride = p.kernel_w > 1 ? static_cast<int32_t>(p.w_strides[3]) : 0;
+  q.in_h = static_cast<int32_t>(p.in_h), q.in_w = static_cast<int32_t>(p.in_w);
+  q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
+  q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);
+  q.shift_w = static_cast<int32_t>((p.padding_w - c.w.padding) / c.w.stride);
+  q.store_width = access_width(o.result, p, p.y_sizes(), p.y_strides, widest_store(c, element_size(p.dtype)));
+  q.threads = static_cast<uint32_t>(p.batch * p.out_channels * tiles.rows * tiles.columns);
+  q.columns = Divisor(tiles.columns), q.rows = Divisor(tiles.rows);
+  q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
+  return q;
+}
+
+// Whether input rows can be loaded in vectors of the tile's columns; one element at a time if not.
+inline bool loads_vectors(const Plan& plan, const Problem& p, const Operands& o) {
+  const Config& c = configs[plan.configuration];
+  const int32_t columns = tile_of(c, element_size(p.dtype)).columns;
+  return (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
+         access_width(o.x, p, p.x_sizes(), p.x_strides, columns) == columns;
+}
+
+}  // namespace convt::depthwise

@@ -1,0 +1,173 @@
+// The tile of one thread. Runs on the GPU in kernel.cuh and on the CPU in host.cpp.
+#pragma once
+
+#include "params.h"
+#include "scalar.h"
+
+namespace convt::depthwise {
+
+// Everything about a tile that is known at compile time.
+template <int Row, class Scalar, int LoadWidth>
+struct Shape {
+  static constexpr Config config = configs[Row];
+  static constexpr Window h{config.h}, w{config.w};
+  static constexpr Tile tile = tile_of(config, sizeof(Scalar));
+  static constexpr int stride_h = config.h.stride, stride_w = config.w.stride;
+  static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
+  static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
+  static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
+  static constexpr int widest = widest_store(config, sizeof(Scalar));
+  static_assert(LoadWidth == 1 || LoadWidth == tile.columns, "vectors start where tiles start");
+  static_assert((tile.columns & (tile.columns - 1)) == 0, "an aligned piece of a row is a power of two");
+  static_assert(sizeof(Scalar) * tile.columns <= 16, "no wider load exists");
+  static_assert(config.h.padding >= 0 && config.w.padding >= 0);
+
+  // The widest aligned load that starts at column `i` of the window and ends in it. Column w.first() + i is counted
+  // from the tile's start, a multiple of LoadWidth.
+  static constexpr int piece(int i) {
+    int width = LoadWidth;
+    while (i + width > in_columns || (w.first() + i) % width != 0) width /= 2;
+    return width;
+  }
+};
+
+struct Place {
+  int32_t row, column;              // of the tile's first output
+  int32_t input_row, input_column;  // of the first input of its window
+};
+
+// Columns outside the input are zero. A piece is inside or outside as a whole: where pieces are wider than one element,
+// in_w is a multiple of their width.
+template <class S, int I, class Scalar>
+CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* x, const Place& at, int32_t row, float* to) {
+  if constexpr (I < S::in_columns) {
+    constexpr int width = S::piece(I);
+    const int32_t column = at.input_column + I;
+#pragma unroll
+    for (int i = 0; i < width; ++i) to[I + i] = 0;
+    if (static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
+        static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w)) {
+      load<width>(x + (row * p.x_row_stride + column), to + I);
+    }
+    load_row<S, I + width>(p, x, at, row, to);
+  }
+}
+
+template <class S, int Width, class Scalar>
+CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* y, const Place& at,
+                                  const float (&sums)[S::out_rows][S::out_columns]) {
+  if constexpr (Width > 1) {
+    if (p.store_width < Width) return store_rows<S, Width / 2>(p, y, at, sums);
+  }
+#pragma unroll
+  for (int r = 0; r < S::out_rows; ++r) {
+    if (at.row + r >= p.out_h) break;
+    Scalar* row = y + ((at.row + r) * p.out_w + at.column);
+#pragma unroll
+    for (int c = 0; c < S::out_columns; c += Width) {
+      if (at.column + c < p.out_w) store<Width>(row + c, sums[r] + c);
+    }
+  }
+}
+
+// The same outputs one by one, with inputs outside the tensor left out instead of taken as zeros: zero times a weight
+// that is infinite or NaN would be NaN.
+template <class S, class Scalar>
+CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar* w, float bias, Scalar* y,
+                                  const Place& at) {
+  const int32_t rows = smaller<int32_t>(S::out_rows, p.out_h - at.row);
+  const int32_t columns = smaller<int32_t>(S::out_columns, p.out_w - at.column);
+#pragma unroll 1
+  for (int32_t i = 0; i < rows * columns; ++i) {
+    const int32_t r = i / columns, c = i - r * columns;
+    const int32_t u = r + S::config.h.padding, v = c + S::config.w.padding;
+    float sum = bias;
+#pragma unroll 1
+    for (int32_t t = u % S::stride_h; t < S::kernel_h; t += S::stride_h) {
+      const int32_t row = at.row / S::stride_h + p.shift_h + (u - t) / S::stride_h;
+      if (row < 0 || row >= p.in_h) continue;
+#pragma unroll 1
+      for (int32_t s = v % S::stride_w; s < S::kernel_w; s += S::stride_w) {
+        const int32_t column = at.column / S::stride_w + p.shift_w + (v - s) / S::stride_w;
+        if (column < 0 || column >= p.in_w) continue;
+        sum += to_float(x[row * p.x_row_stride + column]) * to_float(w[t * p.w_row_stride + s * p.w_column_stride]);
+      }
+    }
+    store<1>(y + ((at.row + r) * p.out_w + at.column + c), &sum);
+  }
+}
+
+template <int Row, class Scalar, int LoadWidth>
+CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
+  using S = Shape<Row, Scalar, LoadWidth>;
+  uint32_t tile_column = index;
+  uint32_t tile_row = p.columns.divide(tile_column);
+  uint32_t channel = p.rows.divide(tile_row);
+  const uint32_t n = p.channels.divide(channel);
+  uint32_t channel_of_group = channel;
+  const uint32_t group = p.multiplier.divide(channel_of_group);
+
+  const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + group * p.x_channel_stride;
+  const Scalar* w =
+      static_cast<const Scalar*>(p.w) + group * p.w_group_stride + channel_of_group * p.w_channel_stride;
+  Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + channel * p.y_channel_stride;
+
+  const auto first_row = static_cast<int32_t>(tile_row) * S::tile.rows;
+  const auto first_column = static_cast<int32_t>(tile_column) * S::tile.columns;
+  const Place at{first_row * S::stride_h, first_column * S::stride_w, first_row + p.shift_h + S::h.first(),
+                 first_column + p.shift_w + S::w.first()};
+
+  constexpr Window h = S::h, v = S::w;
+  float weights[S::kernel_h][S::kernel_w];
+#pragma unroll
+  for (int t = 0; t < S::kernel_h; ++t) {
+#pragma unroll
+    for (int s = 0; s < S::kernel_w; ++s) load<1>(w + (t * p.w_row_stride + s * p.w_column_stride), &weights[t][s]);
+  }
+  float bias = 0;
+  if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
+
+  float sums[S::out_rows][S::out_columns];
+#pragma unroll
+  for (int r = 0; r < S::out_rows; ++r) {
+#pragma unroll
+    for (int c = 0; c < S::out_columns; ++c) sums[r][c] = bias;
+  }
+
+  // Input row by input row: each is in registers once, and adds to every output row that it reaches.
+#pragma unroll
+  for (int i = 0; i < S::in_rows; ++i) {
+    float row[S::in_columns];
+    load_row<S, 0>(p, x, at, at.input_row + i, row);
+#pragma unroll
+    for (int r = 0; r < S::out_rows; ++r) {
+      const int j = r / S::stride_h + h.top(r % S::stride_h) - h.first() - i;
+      if (j < 0 || j >= h.taps(r % S::stride_h)) continue;
+      const int t = h.phase(r % S::stride_h) + j * S::stride_h;
+#pragma unroll
+      for (int c = 0; c < S::out_columns; ++c) {
+        const int phase = v.phase(c % S::stride_w);
+        const int column = c / S::stride_w + v.top(c % S::stride_w) - v.first();
+#pragma unroll
+        for (int k = 0; k < v.taps(c % S::stride_w); ++k) {
+          sums[r][c] += row[column - k] * weights[t][phase + k * S::stride_w];
+        }
+      }
+    }
+  }
+
+  const bool edge = at.input_row < 0 || at.input_row + S::in_rows > p.in_h || at.input_column < 0 ||
+                    at.input_column + S::in_columns > p.in_w;
+  if (edge) {
+    float zero = 0;
+#pragma unroll
+    for (int r = 0; r < S::out_rows; ++r) {
+#pragma unroll
+      for (int c = 0; c < S::out_columns; ++c) zero += sums[r][c] * 0.0f;
+    }
+    if (zero != 0) return exact_tile<S>(p, x, w, bias, y, at);
+  }
+  store_rows<S, S::widest>(p, y, at, sums);
+}
+
+}  // namespace convt::depthwise
