@@ -108,15 +108,16 @@ std::string depthwise_refusal(const Problem& p) {
   }
   if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
   if (p.in_w > 1 && p.x_strides[3] != 1) return "takes input rows that are contiguous in memory";
+  if ((p.kernel_w > 1 && p.w_strides[3] != 1) || (p.kernel_h > 1 && p.w_strides[2] != p.kernel_w)) {
+    return "takes kernels that are contiguous in memory";
+  }
   if ((p.out_w > 1 && p.y_strides[3] != 1) || (p.out_h > 1 && p.y_strides[2] != p.out_w)) {
     return "writes contiguous outputs only";
   }
   // Every offset inside an image of one channel is computed in 32 bits, tiles that reach beyond its end included.
   constexpr int64_t limit = int64_t{1} << 30;
   for (int64_t size : {p.in_h, p.in_w, p.padding_h, p.padding_w, checked_mul(p.out_h, p.out_w),
-                       checked_add(checked_mul(p.in_h - 1, std::abs(p.x_strides[2])), p.in_w),
-                       checked_add(checked_mul(p.kernel_h - 1, std::abs(p.w_strides[2])),
-                                   checked_mul(p.kernel_w - 1, std::abs(p.w_strides[3])))}) {
+                       checked_add(checked_mul(p.in_h - 1, std::abs(p.x_strides[2])), p.in_w)}) {
     if (size >= limit) return "takes images of less than 2^30 elements a channel";
   }
   return "";

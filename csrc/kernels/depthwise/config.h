@@ -105,7 +105,7 @@ constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes) {
   // At stride 1 an input row reaches all kernel rows, and as much again is in flight.
   const int32_t weights = c.h.kernel * c.w.kernel * (c.h.stride == 1 ? 2 : 1);
   const int32_t needed = outputs + weights + 2 * window;
-  return needed <= 46 ? 4 : needed <= 73 ? 3 : 2;
+  return needed <= 49 ? 4 : needed <= 73 ? 3 : 2;
 }
 
 }  // namespace convt::depthwise

@@ -41,7 +41,7 @@ struct Params {
   void* y;
   int64_t x_batch_stride, x_channel_stride, y_batch_stride, y_channel_stride, w_group_stride, w_channel_stride,
       bias_stride;
-  int32_t x_row_stride, w_row_stride, w_column_stride;
+  int32_t x_row_stride;
   int32_t in_h, in_w, out_h, out_w;
   int32_t shift_h, shift_w;  // of the input, by the padding beyond the configuration's
   int32_t store_width;       // elements
@@ -86,8 +86,6 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.w_group_stride = p.w_strides[0], q.w_channel_stride = p.w_strides[1];
   q.bias_stride = p.bias_stride;
   q.x_row_stride = p.in_h > 1 ? static_cast<int32_t>(p.x_strides[2]) : 0;
-  q.w_row_stride = p.kernel_h > 1 ? static_cast<int32_t>(p.w_strides[2]) : 0;
-  q.w_column_stride = p.kernel_w > 1 ? static_cast<int32_t>(p.w_strides[3]) : 0;
   q.in_h = static_cast<int32_t>(p.in_h), q.in_w = static_cast<int32_t>(p.in_w);
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);

@@ -36,10 +36,10 @@ struct Place {
   int32_t input_row, input_column;  // of the first input of its window
 };
 
-// Columns outside the input are zero. A piece is inside or outside as a whole: where pieces are wider than one element,
+// A row of the window, which starts at `first`. Columns outside the input are zero. A piece is inside or outside as a whole: where pieces are wider than one element,
 // in_w is a multiple of their width.
 template <class S, int I, class Scalar>
-CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* x, const Place& at, int32_t row, float* to) {
+CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Place& at, int32_t row, float* to) {
   if constexpr (I < S::in_columns) {
     constexpr int width = S::piece(I);
     const int32_t column = at.input_column + I;
@@ -47,9 +47,9 @@ CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* x, const Place& a
     for (int i = 0; i < width; ++i) to[I + i] = 0;
     if (static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
         static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w)) {
-      load<width>(x + (row * p.x_row_stride + column), to + I);
+      load<width>(first + I, to + I);
     }
-    load_row<S, I + width>(p, x, at, row, to);
+    load_row<S, I + width>(p, first, at, row, to);
   }
 }
 
@@ -90,7 +90,7 @@ CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar
       for (int32_t s = v % S::stride_w; s < S::kernel_w; s += S::stride_w) {
         const int32_t column = at.column / S::stride_w + p.shift_w + (v - s) / S::stride_w;
         if (column < 0 || column >= p.in_w) continue;
-        sum += to_float(x[row * p.x_row_stride + column]) * to_float(w[t * p.w_row_stride + s * p.w_column_stride]);
+        sum += to_float(x[row * p.x_row_stride + column]) * to_float(w[t * S::kernel_w + s]);
       }
     }
     store<1>(y + ((at.row + r) * p.out_w + at.column + c), &sum);
@@ -122,7 +122,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
 #pragma unroll
   for (int t = 0; t < S::kernel_h; ++t) {
 #pragma unroll
-    for (int s = 0; s < S::kernel_w; ++s) load<1>(w + (t * p.w_row_stride + s * p.w_column_stride), &weights[t][s]);
+    for (int s = 0; s < S::kernel_w; ++s) load<1>(w + (t * S::kernel_w + s), &weights[t][s]);
   }
   float bias = 0;
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
@@ -138,7 +138,8 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
 #pragma unroll
   for (int i = 0; i < S::in_rows; ++i) {
     float row[S::in_columns];
-    load_row<S, 0>(p, x, at, at.input_row + i, row);
+    load_row<S, 0>(p, x + (static_cast<int64_t>(at.input_row + i) * p.x_row_stride + at.input_column), at,
+                   at.input_row + i, row);
 #pragma unroll
     for (int r = 0; r < S::out_rows; ++r) {
       const int j = r / S::stride_h + h.top(r % S::stride_h) - h.first() - i;
