@@ -178,6 +178,14 @@ def test_real_layers_are_planned(p, configuration, dtype):
     assert plan.block == 256
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_configuration_is_chosen_for_its_problems(dtype):
+    for shape in SHAPES:
+        for seed in range(5):
+            plan = explanation(problem(shape, random.Random(seed)), dtype)
+            assert f"{plan.algorithm}/{plan.configuration}" == NAMES[shape]
+
+
 def test_refusals_say_why():
     takes = Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 4)
     refused = {

@@ -137,7 +137,8 @@ def test_random_problems(dtype, device):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", (*REAL, torch.complex64, torch.complex128), ids=str)
-@pytest.mark.parametrize("configuration", _C.configuration_names())
+# The depthwise configurations take few problems each: test_depthwise.py has them.
+@pytest.mark.parametrize("configuration", [c for c in _C.configuration_names() if not c.startswith("depthwise/")])
 def test_every_configuration_forced(configuration, dtype):
     torch.backends.cudnn.allow_tf32 = False
     ran = refused = 0
