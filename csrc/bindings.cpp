@@ -131,10 +131,9 @@ void run_family_on_host(const Plan& plan, const Problem& problem, const Operands
 }
 
 // One configuration of a family whose kernels also run on the host, on CPU tensors.
-Tensor run_on_host(Operation operation, const Tensor& a, const Tensor& b, const OptionalTensor& bias,
-                   const Pair& size, const Pair& stride, const Pair& padding, const Pair& output_padding,
-                   int64_t groups, const Pair& dilation, const std::string& configuration,
-                   std::optional<int32_t> index_bits) {
+Tensor run_on_host(Operation operation, const Tensor& a, const Tensor& b, const OptionalTensor& bias, const Pair& size,
+                   const Pair& stride, const Pair& padding, const Pair& output_padding, int64_t groups,
+                   const Pair& dilation, const std::string& configuration, std::optional<int32_t> index_bits) {
   TORCH_CHECK(a.device().is_cpu(), "run_on_host takes CPU tensors");
   const Call call = make_call(operation, a, b, bias, size, stride, padding, output_padding, groups, dilation);
   const auto& g = call.geometry;

@@ -1,6 +1,6 @@
 // Random problems through every depthwise configuration on the CPU, in buffers of exactly their size: built with
-// AddressSanitizer and UBSan by test_depthwise.py, so that a read or write outside them or a misaligned vector stops it.
-// Usage: depthwise_host SEED PROBLEMS
+// AddressSanitizer and UBSan by test_depthwise.py, so that a read or write outside them or a misaligned vector stops
+// it. Usage: depthwise_host SEED PROBLEMS
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -114,10 +114,9 @@ int main(int argc, char** argv) {
   for (int i = 0; i < problems; ++i) {
     const int32_t row = i % convt::depthwise::config_count;
     const int dtype = i / convt::depthwise::config_count % 3;
-    const bool right =
-        dtype == 0   ? convt::run<float>(row, convt::DataType::float32)
-        : dtype == 1 ? convt::run<convt::depthwise::Float16>(row, convt::DataType::float16)
-                     : convt::run<convt::depthwise::BFloat16>(row, convt::DataType::bfloat16);
+    const bool right = dtype == 0   ? convt::run<float>(row, convt::DataType::float32)
+                       : dtype == 1 ? convt::run<convt::depthwise::Float16>(row, convt::DataType::float16)
+                                    : convt::run<convt::depthwise::BFloat16>(row, convt::DataType::bfloat16);
     if (!right) return 1;
   }
   std::printf("%d problems\n", problems);

@@ -229,7 +229,7 @@ def forced(configuration, x, w, b, p):
 def test_random_problems(shape, dtype):
     rng = random.Random(f"{shape} {dtype} gpu")
     for _ in range(10):
-        p = problem(shape, rng, 20, 150)
+        p = problem(shape, rng, 16, 96)
         x, w, b = operands(p, dtype, rng, "cuda")
         poison_allocator(p.y_shape, dtype=dtype)
         result = forced(NAMES[shape], x, w, b, p)

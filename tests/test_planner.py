@@ -148,15 +148,15 @@ def test_indices_widen_at_2_to_the_31():
 
 
 def test_indices_widen_for_strides_of_memory():
-    """Few elements, but far apart."""
+    """Few elements, but far apart; a kernel that the direct family computes."""
     wide = torch.empty_strided((2, 1, 4, 4), (2**31, 16, 4, 1), device="meta")
     narrow = torch.empty_strided((2, 1, 4, 4), (2**30, 16, 4, 1), device="meta")
-    weight = meta((1, 1, 3, 3), torch.float32)
+    weight = meta((1, 1, 3, 1), torch.float32)
     assert convt.explain(wide, weight, device="h200").index_bits == 64
     assert convt.explain(narrow, weight, device="h200").index_bits == 32
     far_bias = torch.empty_strided((3,), (2**31,), device="meta")
     near = meta((2, 1, 4, 4), torch.float32)
-    assert convt.explain(near, meta((1, 3, 3, 3), torch.float32), far_bias, device="h200").index_bits == 64
+    assert convt.explain(near, meta((1, 3, 3, 1), torch.float32), far_bias, device="h200").index_bits == 64
 
 
 def test_indices_widen_for_huge_steps():

@@ -11,10 +11,10 @@
 namespace convt {
 
 enum class Algorithm : int32_t {
-  empty,   // nothing to compute, or nothing to reduce over: the result is filled by the operator
-  direct,  // csrc/kernels/direct
+  empty,      // nothing to compute, or nothing to reduce over: the result is filled by the operator
+  direct,     // csrc/kernels/direct
   depthwise,  // csrc/kernels/depthwise
-  aten,    // ATen's convolution; gradients only, until their fast kernels exist
+  aten,       // ATen's convolution; gradients only, until their fast kernels exist
 };
 
 const char* name(Algorithm);

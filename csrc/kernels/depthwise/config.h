@@ -13,48 +13,37 @@ struct AxisConfig {
 };
 
 // Kernel and stride are exact, so that no tap is multiplied by a zero that stands for nothing. Of the padding only the
-// remainder modulo the stride must agree: the rest is a shift of the input. Vector loads need a shift that is a multiple
-// of the thread's columns, so the padding here is the one that real layers have.
+// remainder modulo the stride must agree: the rest is a shift of the input. Vector loads need a shift that is a
+// multiple of the thread's columns, so the padding here is the one that real layers have.
 struct Config {
   const char* name;
   AxisConfig h, w;
 };
 
 inline constexpr Config configs[] = {
-    {"nchw_3x3_s1", {3, 1, 1}, {3, 1, 1}},
-    {"nchw_5x5_s1", {5, 1, 2}, {5, 1, 2}},
-    {"nchw_7x7_s1", {7, 1, 3}, {7, 1, 3}},
-    {"nchw_1x5_s1", {1, 1, 0}, {5, 1, 2}},
-    {"nchw_2x2_s2_p0", {2, 2, 0}, {2, 2, 0}},
-    {"nchw_3x3_s2_p0", {3, 2, 0}, {3, 2, 0}},
-    {"nchw_3x3_s2_p1", {3, 2, 1}, {3, 2, 1}},
-    {"nchw_4x4_s2_p0", {4, 2, 2}, {4, 2, 2}},
-    {"nchw_4x4_s2_p1", {4, 2, 1}, {4, 2, 1}},
-    {"nchw_5x5_s2_p0", {5, 2, 2}, {5, 2, 2}},
-    {"nchw_6x6_s2_p0", {6, 2, 2}, {6, 2, 2}},
-    {"nchw_7x7_s2_p1", {7, 2, 3}, {7, 2, 3}},
-    {"nchw_1x3_s1_s2_p1", {1, 1, 0}, {3, 2, 1}},
-    {"nchw_2x3_s1_s2_p1", {2, 1, 1}, {3, 2, 1}},
-    {"nchw_6x1_s2_s1_p0", {6, 2, 4}, {1, 1, 0}},
-    {"nchw_3x3_s3_p0", {3, 3, 0}, {3, 3, 0}},
-    {"nchw_5x5_s3_p1", {5, 3, 1}, {5, 3, 1}},
-    {"nchw_4x4_s4_p0", {4, 4, 0}, {4, 4, 0}},
-    {"nchw_7x7_s4_p2", {7, 4, 2}, {7, 4, 2}},
-    {"nchw_8x8_s4_p2", {8, 4, 2}, {8, 4, 2}},
+    {"nchw_3x3_s1", {3, 1, 1}, {3, 1, 1}},       {"nchw_5x5_s1", {5, 1, 2}, {5, 1, 2}},
+    {"nchw_7x7_s1", {7, 1, 3}, {7, 1, 3}},       {"nchw_1x5_s1", {1, 1, 0}, {5, 1, 2}},
+    {"nchw_2x2_s2_p0", {2, 2, 0}, {2, 2, 0}},    {"nchw_3x3_s2_p0", {3, 2, 0}, {3, 2, 0}},
+    {"nchw_3x3_s2_p1", {3, 2, 1}, {3, 2, 1}},    {"nchw_4x4_s2_p0", {4, 2, 2}, {4, 2, 2}},
+    {"nchw_4x4_s2_p1", {4, 2, 1}, {4, 2, 1}},    {"nchw_5x5_s2_p0", {5, 2, 2}, {5, 2, 2}},
+    {"nchw_6x6_s2_p0", {6, 2, 2}, {6, 2, 2}},    {"nchw_7x7_s2_p1", {7, 2, 3}, {7, 2, 3}},
+    {"nchw_1x3_s1_s2_p1", {1, 1, 0}, {3, 2, 1}}, {"nchw_2x3_s1_s2_p1", {2, 1, 1}, {3, 2, 1}},
+    {"nchw_6x1_s2_s1_p0", {6, 2, 4}, {1, 1, 0}}, {"nchw_3x3_s3_p0", {3, 3, 0}, {3, 3, 0}},
+    {"nchw_5x5_s3_p1", {5, 3, 1}, {5, 3, 1}},    {"nchw_4x4_s4_p0", {4, 4, 0}, {4, 4, 0}},
+    {"nchw_7x7_s4_p2", {7, 4, 2}, {7, 4, 2}},    {"nchw_8x8_s4_p2", {8, 4, 2}, {8, 4, 2}},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t block = 256;  // threads
 
-// Output o = q * stride + r of an axis reads inputs q + top(r) - j, j = 0 ... taps(r) - 1, by taps phase(r) + j * stride.
+// Output o = q * stride + r of an axis reads inputs q + top(r) - j by taps phase(r) + j * stride, for j = 0 ...
+// taps(r) - 1.
 struct Window {
   AxisConfig a;
 
   constexpr int32_t top(int32_t r) const { return (r + a.padding) / a.stride; }
   constexpr int32_t phase(int32_t r) const { return (r + a.padding) % a.stride; }
-  constexpr int32_t taps(int32_t r) const {
-    return phase(r) < a.kernel ? (a.kernel - 1 - phase(r)) / a.stride + 1 : 0;
-  }
+  constexpr int32_t taps(int32_t r) const { return phase(r) < a.kernel ? (a.kernel - 1 - phase(r)) / a.stride + 1 : 0; }
   // The inputs of all phases, relative to q.
   constexpr int32_t first() const {
     int32_t lowest = top(a.stride - 1);
@@ -84,7 +73,10 @@ constexpr Tile tile_of(const Config& c, int64_t element_bytes) {
   const bool whole = vector % c.w.stride == 0 && c.w.kernel < 7 * c.w.stride;
   const int32_t columns = whole ? vector / c.w.stride : 4;
   // Enough rows to use an input row for several output rows while accumulators, weights and window fit the registers.
-  const int32_t accumulators = c.h.kernel >= 7 * c.h.stride ? 4 : c.h.kernel >= 5 * c.h.stride ? 8 : element_bytes == 4 || c.h.stride == 1 ? 16 : 32;
+  const int32_t accumulators = c.h.kernel >= 7 * c.h.stride            ? 4
+                               : c.h.kernel >= 5 * c.h.stride          ? 8
+                               : element_bytes == 4 || c.h.stride == 1 ? 16
+                                                                       : 32;
   const int32_t rows = accumulators / (columns * c.w.stride * c.h.stride);
   return {rows < 1 ? 1 : rows, columns};
 }

@@ -67,7 +67,8 @@ inline Float16 from_float<Float16>(float v) {
   return {static_cast<uint16_t>(sign | (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13)};
 }
 
-// An access to less aligned memory than a GPU needs for it is undefined behaviour here too, so that a sanitizer sees it.
+// An access to less aligned memory than a GPU needs for it is undefined behaviour here too, so that a sanitizer sees
+// it.
 template <class Scalar, int N>
 struct alignas(sizeof(Scalar) * N) Vector {
   Scalar v[N];

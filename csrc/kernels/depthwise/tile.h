@@ -36,8 +36,8 @@ struct Place {
   int32_t input_row, input_column;  // of the first input of its window
 };
 
-// A row of the window, which starts at `first`. Columns outside the input are zero. A piece is inside or outside as a whole: where pieces are wider than one element,
-// in_w is a multiple of their width.
+// A row of the window, which starts at `first`. Columns outside the input are zero. A piece is inside or outside as a
+// whole: where pieces are wider than one element, in_w is a multiple of their width.
 template <class S, int I, class Scalar>
 CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Place& at, int32_t row, float* to) {
   if constexpr (I < S::in_columns) {
@@ -108,8 +108,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
   const uint32_t group = p.multiplier.divide(channel_of_group);
 
   const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + group * p.x_channel_stride;
-  const Scalar* w =
-      static_cast<const Scalar*>(p.w) + group * p.w_group_stride + channel_of_group * p.w_channel_stride;
+  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.w_group_stride + channel_of_group * p.w_channel_stride;
   Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + channel * p.y_channel_stride;
 
   const auto first_row = static_cast<int32_t>(tile_row) * S::tile.rows;
