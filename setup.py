@@ -193,6 +193,10 @@ def extension(torch, build_folder):
         include_dirs=[str(ROOT / "csrc")],
         extra_compile_args=args,
     )
+    if sys.platform == "linux":
+        # Some g++ link a libstdc++ of their own into what they make. With two of them in a process, the first error
+        # message that has a number in it crashes. Named ahead of g++'s own, the one that torch uses too is taken.
+        module.libraries.append(":libstdc++.so.6")
     if home is not None:
         link_runtime(module, home, version[0])
     return module, cpp_extension.BuildExtension

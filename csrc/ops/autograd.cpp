@@ -61,10 +61,37 @@ Tensor compute(Role result, const Tensor& a, const Tensor& b, const Convolution&
   TORCH_INTERNAL_ASSERT(false);
 }
 
+// Whether a tensor lies in memory as channels_last; like suggest_memory_format for one that `contiguous(format)` was
+// called on, which leaves alone what is contiguous in both formats.
+bool is_channels_last_after(const Tensor& activation, c10::MemoryFormat format) {
+  const Tensor t = activation.dim() == 3 ? activation.unsqueeze(0) : activation;
+  constexpr std::array<int, 4> contiguous = {3, 2, 1, 0}, channels_last = {1, 3, 2, 0};
+  const bool wanted = format == c10::MemoryFormat::ChannelsLast;
+  const auto sizes = t.sym_sizes(), strides = t.sym_strides();
+  c10::SymInt step = 1;
+  for (int d : wanted ? channels_last : contiguous) {
+    if (sizes[d] == 1) continue;
+    if (strides[d] != step) return wanted;
+    step *= sizes[d];
+  }
+  return t.suggest_memory_format() == c10::MemoryFormat::ChannelsLast;
+}
+
+// aten makes the operands of its backward contiguous in the format that those of the forward suggested; cuDNN's
+// gradients then have the format that these suggest, the CPU's have the first. They differ only where an operand is
+// contiguous in both formats.
+c10::MemoryFormat gradient_format(c10::MemoryFormat format, const Tensor& a, const Tensor& b) {
+  const bool is_double = a.scalar_type() == at::kDouble || a.scalar_type() == at::kComplexDouble;
+  if (!a.device().is_cuda() || is_double) return format;
+  return is_channels_last_after(a, format) || is_channels_last_after(b, format) ? c10::MemoryFormat::ChannelsLast
+                                                                                : c10::MemoryFormat::Contiguous;
+}
+
 // The derivative by `wanted`, one of the operands of the operator that computes `result`: `grad` takes the place of the
 // result and the other operand, conjugated, its own.
 Tensor adjoint(Role wanted, Role result, const Tensor& grad, const Tensor& other, const Convolution& c,
-               std::optional<c10::MemoryFormat> format) {
+               c10::MemoryFormat operands_format) {
+  const auto format = gradient_format(operands_format, grad, other);
   const auto& [first, second] = operands_of[wanted];
   const Tensor other_conj = other.is_complex() ? other.conj() : other;
   return first == result ? compute(wanted, grad, other_conj, c, format) : compute(wanted, other_conj, grad, c, format);
@@ -80,8 +107,8 @@ Tensor bias_grad(const Tensor& grad) {
 struct Backward {
   Role result = Y;
   Convolution convolution;
-  // aten gives every gradient the memory format that the operands suggest, whatever that of the incoming gradient.
-  std::optional<c10::MemoryFormat> format;
+  // What the operands suggested.
+  c10::MemoryFormat format = c10::MemoryFormat::Contiguous;
 
   variable_list gradients(const Tensor& grad, const Tensor& a, const Tensor& b, const std::array<bool, 3>& wanted,
                           size_t count) const {
@@ -130,7 +157,7 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
   // Compiled autograd: what the node depends on, and the node as a function of it.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     args.collect(static_cast<uint64_t>(backward.result));
-    args.collect(static_cast<uint64_t>(backward.format ? static_cast<int>(*backward.format) + 1 : 0));
+    args.collect(static_cast<uint64_t>(backward.format));
     Convolution::visit(backward.convolution, [&](const c10::SymInt& v) { args.collect(v); });
     args.collect(first, /*is_output=*/false);
     args.collect(second, /*is_output=*/false);
@@ -140,8 +167,7 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     torch::dynamo::autograd::PackedArgs args(values);
     Backward backward;
     backward.result = static_cast<Role>(args.unpack<int64_t>());
-    const auto format = args.unpack<int64_t>();
-    if (format >= 0) backward.format = static_cast<c10::MemoryFormat>(format);
+    backward.format = static_cast<c10::MemoryFormat>(args.unpack<int64_t>());
     const auto symints = args.unpack<std::vector<c10::SymInt>>();
     size_t next = 0;
     Convolution::visit(backward.convolution, [&](c10::SymInt& v) { v = symints[next++]; });
@@ -162,7 +188,7 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     const auto outputs = wanted();
     PackedArgs args;
     args.pack(static_cast<int64_t>(backward.result));
-    args.pack(static_cast<int64_t>(backward.format ? static_cast<int>(*backward.format) : -1));
+    args.pack(static_cast<int64_t>(backward.format));
     std::vector<c10::SymInt> symints;
     Convolution::visit(backward.convolution, [&](c10::SymInt& v) { symints.push_back(v); });
     args.pack(symints);
