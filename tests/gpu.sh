@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Proves this tree on the GPU of this machine: build, GPU tests, memcheck over the parity tests, the main job.
-# Usage: tests/gpu.sh FOLDER [STEP...]   logs and tables go to FOLDER; steps: build tests memcheck main (default: all)
+# Usage: tests/gpu.sh FOLDER [STEP...]   logs and tables go to FOLDER; steps: build tests memcheck main host (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 folder=${1:?usage: tests/gpu.sh FOLDER [STEP...]}
 shift
-steps=${*:-build tests memcheck main}
+steps=${*:-build tests memcheck main host}
 mkdir -p "$folder"
 failed=0
 
@@ -28,9 +28,11 @@ for name in $steps; do
     # convt's kernels are instrumented.
     memcheck)
       PYTORCH_NO_CUDA_MEMORY_CACHING=1 step memcheck timeout 400 compute-sanitizer --tool memcheck --error-exitcode 9 \
-        --kernel-name kns=convt python3 -m pytest -q -m "gpu and not large" tests/test_parity.py
+        --kernel-name kns=convt python3 -m pytest -q -m "gpu and not large" \
+        tests/test_parity.py tests/test_depthwise.py -k "random_problems or configuration or misaligned"
       ;;
     main) step main timeout 300 python3 -m convt --output "$folder/first-light.txt" ;;
+    host) step host python3 -m benchmarks.host "$folder/host.json" ;;
     *) echo "unknown step $name" >&2; exit 2 ;;
   esac
 done

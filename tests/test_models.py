@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 import convt
 
 # What a model may differ by from itself with torch's layers: relative L2. Other orders of summation, and their growth
-# on the way through the model and back.
-TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "bfloat16": 3e-2}
+# on the way through the model and back. In bfloat16 that growth is no constant: there both are compared with float32.
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4, "bfloat16": None}
 RUNS = [("cpu", "float32"), *[pytest.param("cuda", p, marks=pytest.mark.gpu) for p in TOLERANCE]]
 
 
@@ -210,6 +210,16 @@ def train_and_evaluate(model, arguments, precision):
     return before, gradients, evaluate()
 
 
+def assert_as_near(ours, theirs, reference, what):
+    """No further from the reference than twice as far as theirs, or 1 % (a bfloat16 has 0.4 %)."""
+    norms = [t.norm().item() for t in reference]
+    for i, (a, b, r, norm) in enumerate(zip(ours, theirs, reference, norms, strict=True)):
+        assert a.shape == b.shape == r.shape
+        limit = 2 * (b - r).norm().item() + 1e-2 * max(norm, 1e-2 * max(norms))
+        error = (a - r).norm().item()
+        assert error <= limit, f"{what}[{i}]: error {error:.3e} > {limit:.3e}"
+
+
 def assert_near(ours, theirs, tolerance, what):
     """Relative L2 of each tensor. One that is all but zero beside the largest is measured against that."""
     assert len(ours) == len(theirs)
@@ -252,6 +262,10 @@ def full_precision():
 @pytest.mark.parametrize(("device", "precision"), RUNS)
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_swapped(make, device, precision):
+    if precision == "bfloat16" and "rcnn" in make.__name__:
+        pytest.skip("which boxes a detector with random weights keeps is decided by the last bits of a bfloat16")
+    if precision == "float64" and make is keypoint_rcnn:
+        pytest.skip("torchvision takes float32 keypoints only")
     model, arguments = build(make, device, precision)
     swapped = copy.deepcopy(model)
     names = convt.replace_(swapped)
@@ -259,8 +273,17 @@ def test_swapped(make, device, precision):
     with torch.no_grad(), Calls() as calls:
         swapped.eval()(*arguments)
     assert calls.count == MODELS[make]
+    in_float32 = copy.deepcopy(model)
     theirs, ours = (train_and_evaluate(m, arguments, precision) for m in (model, swapped))
-    assert_same_behaviour(ours, theirs, precision)
+    if precision == "bfloat16":
+        reference = train_and_evaluate(in_float32, arguments, "float32")
+        assert ours[1].keys() == theirs[1].keys() == reference[1].keys()
+        parts = ("outputs", "gradients", "outputs after the step")
+        for what, *results in zip(parts, ours, theirs, reference, strict=True):
+            results = [r.values() if isinstance(r, dict) else r for r in results]
+            assert_as_near(*results, what)
+    else:
+        assert_same_behaviour(ours, theirs, precision)
     # The comparison says something about these layers only if they take part.
     assert all(t.numel() for t in ours[0])
     assert all(ours[1][f"{name}.weight"].any() for name in names)

@@ -232,6 +232,12 @@ def test_strides_are_those_of_aten(name, w_format, x_format, dtype, device):
         leaves = [t.detach().requires_grad_() for t in (x, w, b)]
         y = function(*leaves, **p.arguments)
         results.append((y, *torch.autograd.grad(y, leaves, dy)))
+    if device == "cuda" and any(q >= s for q, s in zip(p.output_padding, p.stride, strict=True)):
+        # There aten leaves cuDNN and with it the memory format; convt gives the same answer as for any other problem.
+        channels_last = dtype != torch.float64 and "nhwc" in (w_format, x_format)
+        format = torch.channels_last if channels_last else torch.contiguous_format
+        assert results[0][0].is_contiguous(memory_format=format)
+        return
     assert results[0][0].stride() == results[1][0].stride()
     # Of a gradient the memory format counts: strides of axes of size 1 differ between aten's own kernels.
     ours, theirs = (

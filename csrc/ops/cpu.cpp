@@ -54,6 +54,12 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   const auto format = result_format(input, weight);
   if (elements(g.y) == 0) return finish(at::empty(g.y, input.options()), format, g.batched);
   const bool complex = input.is_complex();
+  if (bias && input.scalar_type() == at::kComplexHalf) {
+    // Rounded once, after the bias.
+    const auto wide = [](const Tensor& t) { return t.to(at::kComplexFloat); };
+    return forward(wide(input), wide(weight), wide(*bias), stride, padding, output_padding, groups, dilation)
+        .to(at::kComplexHalf);
+  }
   Tensor y = bilinear(batched(input), resolved(weight), [&](const Tensor& x, const Tensor& w) {
     return at::convolution(x, w, complex ? std::nullopt : bias, g.stride, g.padding, g.dilation, /*transposed=*/true,
                            g.output_padding, groups);
