@@ -61,9 +61,12 @@ Tensor compute(Role result, const Tensor& a, const Tensor& b, const Convolution&
   TORCH_INTERNAL_ASSERT(false);
 }
 
-// Whether a tensor lies in memory as channels_last; like suggest_memory_format for one that `contiguous(format)` was
-// called on, which leaves alone what is contiguous in both formats.
-bool is_channels_last_after(const Tensor& activation, c10::MemoryFormat format) {
+bool suggests_channels_last(const Tensor& t) {
+  return (t.dim() == 3 ? t.unsqueeze(0) : t).suggest_memory_format() == c10::MemoryFormat::ChannelsLast;
+}
+
+// Whether `t.contiguous(format)` suggests channels_last. It leaves alone what is contiguous in both formats.
+bool suggests_channels_last_in(const Tensor& activation, c10::MemoryFormat format) {
   const Tensor t = activation.dim() == 3 ? activation.unsqueeze(0) : activation;
   constexpr std::array<int, 4> contiguous = {3, 2, 1, 0}, channels_last = {1, 3, 2, 0};
   const bool wanted = format == c10::MemoryFormat::ChannelsLast;
@@ -74,25 +77,36 @@ bool is_channels_last_after(const Tensor& activation, c10::MemoryFormat format) 
     if (strides[d] != step) return wanted;
     step *= sizes[d];
   }
-  return t.suggest_memory_format() == c10::MemoryFormat::ChannelsLast;
+  return suggests_channels_last(t);
 }
 
-// aten makes the operands of its backward contiguous in the format that those of the forward suggested; cuDNN's
-// gradients then have the format that these suggest, the CPU's have the first. They differ only where an operand is
-// contiguous in both formats.
-c10::MemoryFormat gradient_format(c10::MemoryFormat format, const Tensor& a, const Tensor& b) {
-  const bool is_double = a.scalar_type() == at::kDouble || a.scalar_type() == at::kComplexDouble;
-  if (!a.device().is_cuda() || is_double) return format;
-  return is_channels_last_after(a, format) || is_channels_last_after(b, format) ? c10::MemoryFormat::ChannelsLast
-                                                                                : c10::MemoryFormat::Contiguous;
+bool follows_cudnn(const Tensor& t) {
+  return t.device().is_cuda() && t.scalar_type() != at::kDouble && t.scalar_type() != at::kComplexDouble;
+}
+
+// Memory formats of the forward's gradients. On the CPU, aten gives them that of the output. On CUDA it makes the input
+// contiguous in that format, the incoming gradient in the one that this input suggests, and gives each gradient the
+// format that its two operands then suggest; which is another one only where an operand is contiguous in both.
+c10::MemoryFormat format_for_gradients(const Tensor& x, const Tensor& w) {
+  const auto format = result_format(x, w);
+  if (!follows_cudnn(x)) return format;
+  return suggests_channels_last_in(x, format) ? c10::MemoryFormat::ChannelsLast : c10::MemoryFormat::Contiguous;
+}
+
+c10::MemoryFormat gradient_format(Role wanted, c10::MemoryFormat format, const Tensor& grad, const Tensor& other) {
+  if (!follows_cudnn(grad)) return format;
+  const bool other_suggests = wanted == W ? format == c10::MemoryFormat::ChannelsLast : suggests_channels_last(other);
+  return other_suggests || suggests_channels_last_in(grad, format) ? c10::MemoryFormat::ChannelsLast
+                                                                   : c10::MemoryFormat::Contiguous;
 }
 
 // The derivative by `wanted`, one of the operands of the operator that computes `result`: `grad` takes the place of the
 // result and the other operand, conjugated, its own.
 Tensor adjoint(Role wanted, Role result, const Tensor& grad, const Tensor& other, const Convolution& c,
-               c10::MemoryFormat operands_format) {
-  const auto format = gradient_format(operands_format, grad, other);
+               std::optional<c10::MemoryFormat> format_for_gradients) {
   const auto& [first, second] = operands_of[wanted];
+  std::optional<c10::MemoryFormat> format;
+  if (format_for_gradients) format = gradient_format(wanted, *format_for_gradients, grad, other);
   const Tensor other_conj = other.is_complex() ? other.conj() : other;
   return first == result ? compute(wanted, grad, other_conj, c, format) : compute(wanted, other_conj, grad, c, format);
 }
@@ -107,8 +121,8 @@ Tensor bias_grad(const Tensor& grad) {
 struct Backward {
   Role result = Y;
   Convolution convolution;
-  // What the operands suggested.
-  c10::MemoryFormat format = c10::MemoryFormat::Contiguous;
+  // Of the forward; the gradients of the adjoints follow their operands.
+  std::optional<c10::MemoryFormat> format;
 
   variable_list gradients(const Tensor& grad, const Tensor& a, const Tensor& b, const std::array<bool, 3>& wanted,
                           size_t count) const {
@@ -154,10 +168,12 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     return backward.gradients(inputs[0], unpack_first(outputs), unpack_second(outputs), outputs, num_outputs());
   }
 
+  int64_t packed_format() const { return backward.format ? static_cast<int64_t>(*backward.format) : -1; }
+
   // Compiled autograd: what the node depends on, and the node as a function of it.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     args.collect(static_cast<uint64_t>(backward.result));
-    args.collect(static_cast<uint64_t>(backward.format));
+    args.collect(static_cast<uint64_t>(packed_format()));
     Convolution::visit(backward.convolution, [&](const c10::SymInt& v) { args.collect(v); });
     args.collect(first, /*is_output=*/false);
     args.collect(second, /*is_output=*/false);
@@ -167,7 +183,8 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     torch::dynamo::autograd::PackedArgs args(values);
     Backward backward;
     backward.result = static_cast<Role>(args.unpack<int64_t>());
-    backward.format = static_cast<c10::MemoryFormat>(args.unpack<int64_t>());
+    const auto format = args.unpack<int64_t>();
+    if (format >= 0) backward.format = static_cast<c10::MemoryFormat>(format);
     const auto symints = args.unpack<std::vector<c10::SymInt>>();
     size_t next = 0;
     Convolution::visit(backward.convolution, [&](c10::SymInt& v) { v = symints[next++]; });
@@ -188,7 +205,7 @@ struct ConvTranspose2dBackward : public torch::autograd::TraceableFunction {
     const auto outputs = wanted();
     PackedArgs args;
     args.pack(static_cast<int64_t>(backward.result));
-    args.pack(static_cast<int64_t>(backward.format));
+    args.pack(packed_format());
     std::vector<c10::SymInt> symints;
     Convolution::visit(backward.convolution, [&](c10::SymInt& v) { symints.push_back(v); });
     args.pack(symints);
@@ -237,7 +254,7 @@ BackwardPtr make_node(Role result, const Tensor& a, const Tensor& b, const std::
   using namespace torch::autograd;
   const BackwardPtr node = new_node<ConvTranspose2dBackward>();
   node->set_next_edges(result == Y ? collect_next_edges(a, b, bias) : collect_next_edges(a, b));
-  node->backward = {result, c, result_format(a, b)};
+  node->backward = {result, c, result == Y ? std::make_optional(format_for_gradients(a, b)) : std::nullopt};
   if (requires_grad(b)) node->first = SavedVariable(a, /*is_output=*/false);
   if (requires_grad(a)) node->second = SavedVariable(b, /*is_output=*/false);
   return node;
