@@ -13,6 +13,7 @@ COMMANDS = {
     "report": "print and write the report of what was measured",
     "ceilings": "measure the copy and matmul rates of this GPU",
     "merge": "take the results of other folders over",
+    "floors": "compute every floor again from the ceilings of the newest run (after a ceiling was corrected)",
     "cases": "list the cases",
 }
 
@@ -66,7 +67,7 @@ def parser():
         add("--only", action="append", default=[], metavar="CASE", help="a case or a shell pattern; may be repeated")
         add("--quick", action="store_true", help="the KernelBench layers and every 16th of the others")
         add("--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th case from the I-th")
-    for name in ("run", "report", "merge"):
+    for name in ("run", "report", "merge", "floors"):
         sub[name].add_argument(
             "--output", type=Path, default=store.RESULTS, metavar="DIR", help="results folder (benchmarks/results)"
         )
@@ -79,7 +80,8 @@ def parser():
     add("--resume", action="store_true", help="skip what was already measured with this source")
     add("--budget", type=float, default=float("inf"), metavar="SECONDS", help="stop cleanly before this time is over")
     add("--row-ms", type=float, default=15, metavar="MS", help="GPU time to spend on a row's samples (15)")
-    sub["report"].add_argument("--gpu", help="which <gpu>.csv; by default every one in the folder")
+    for name in ("report", "floors"):
+        sub[name].add_argument("--gpu", help="which <gpu>.csv; by default every one in the folder")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv")
     options = sub["run"].format_help().partition("options:")[2]
     top.epilog = f"options of run, the default command:{options}{EXAMPLES}"
@@ -151,16 +153,34 @@ def command_ceilings(top, arguments, argv):
     return 0
 
 
+def stores(top, arguments):
+    names = [arguments.gpu] if arguments.gpu else sorted(p.stem for p in arguments.output.glob("*.csv"))
+    results = [r for r in (store.Store(arguments.output, name) for name in names) if r.rows]
+    if not results:
+        top.error(f"there are no results in {arguments.output}; `python -m benchmarks` makes some")
+    return results
+
+
 def command_report(top, arguments, argv):
     from . import report
 
-    names = [arguments.gpu] if arguments.gpu else sorted(p.stem for p in arguments.output.glob("*.csv"))
-    results = [store.Store(arguments.output, name) for name in names]
-    results = [r for r in results if r.rows]
-    if not results:
-        top.error(f"there are no results in {arguments.output}; `python -m benchmarks` makes some")
-    for result in results:
+    for result in stores(top, arguments):
         print(report.write(result))
+    return 0
+
+
+def command_floors(top, arguments, argv):
+    from . import roofline
+
+    cases = {case.case: case for case in load_cases()}
+
+    def floor_of(row, ceilings):
+        return roofline.floor_us(cases[row["case"]], row["precision"], ceilings, row["op"])
+
+    for result in stores(top, arguments):
+        result.refloor(floor_of)
+        result.compact(order=list(cases))
+        print(f"{result.csv_path.stem}: {show_ceilings(result.runs[-1]['ceilings'])}")
     return 0
 
 

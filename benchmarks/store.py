@@ -105,6 +105,16 @@ class Store:
             if k in other.run_of:
                 self.run_of[k] = other.run_of[k] + offset
 
+    def refloor(self, floor_of):
+        """Computes every floor again from the newest run's ceilings: floor_of(row, ceilings) -> (us, limit)."""
+        newest = self.runs[-1]
+        for run in self.runs[:-1]:
+            run["ceilings"] = newest["ceilings"] | {"of_run": newest["date"]}
+        for row in self.rows.values():
+            if row["floor_us"]:  # a row without a figure has none
+                floor, limit = floor_of(row, newest["ceilings"])
+                row["floor_us"], row["floor_by"] = f"{floor:.5g}", limit
+
     def compact(self, order=(), keep_last_run=False):
         """Writes one row a key, cases in the given order, and forgets runs of which no row is left."""
         rank = {case: i for i, case in enumerate(order)}
@@ -132,7 +142,10 @@ class Store:
                 if len(set(runs.values())) == 1:
                     by_cell[cell] = next(iter(runs.values()))
         lines = ",\n".join(f"  {json.dumps(case)}: {json.dumps(by_cell)}" for case, by_cell in cells.items())
-        text = f'{{\n"runs": {json.dumps(self.runs, indent=1)},\n"rows": {{\n{lines}\n}}\n}}\n'
+        digest = json.dumps(self.runs[-1]["digest"] if self.runs else None)  # of the newest run
+        text = (
+            f'{{\n"source_digest": {digest},\n"runs": {json.dumps(self.runs, indent=1)},\n"rows": {{\n{lines}\n}}\n}}\n'
+        )
         temporary = self.json_path.with_suffix(".json.new")
         temporary.write_text(text)
         temporary.replace(self.json_path)

@@ -240,6 +240,20 @@ def test_runs_without_rows_are_forgotten(tmp_path):
     assert store.Store(tmp_path, "test-1").digest_of(("a", "forward", "fp32", "nchw", "convt")) == "third"
 
 
+def test_floors_follow_a_corrected_ceiling(tmp_path, capsys):
+    results = new_store(tmp_path, "one", [row("kb57"), row("kb75")])
+    before = {k: float(r["floor_us"]) for k, r in results.rows.items()}
+    results.rows[next(iter(before))]["floor_us"] = "123"
+    results.runs.append(results.runs[-1] | {"ceilings": {name: 2 * value for name, value in CEILINGS.items()}})
+    results.compact(keep_last_run=True)
+    assert command_line.main(["floors", "--output", str(tmp_path)]) == 0
+    by_name = {case.case: case for case in cases.load_cases()}
+    for k, r in store.Store(tmp_path, "test-1").rows.items():
+        floor, limit = roofline.floor_us(by_name[k[0]], k[2], CEILINGS)
+        assert float(r["floor_us"]) == pytest.approx(floor / 2, rel=1e-3) and r["floor_by"] == limit
+    assert json.loads((tmp_path / "test-1.json").read_text())["source_digest"] == "one"
+
+
 def test_merge_command(tmp_path, capsys):
     new_store(tmp_path / "x", "one", [row("a"), row("b")])
     new_store(tmp_path / "y", "two", [row("b", us=5.0), row("kb57")])
@@ -569,6 +583,15 @@ def test_ceilings_are_plausible():
     with timing.Stopwatch() as stopwatch:
         ceilings = stopwatch.ceilings()
     assert 0.05 < ceilings["copy"] < 50
+    # The ceiling is one: an eager copy_ is no faster than what is called the copy rate.
+    source = torch.randn(2**26, device="cuda")
+    target = torch.empty_like(source)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for event in (start, end):
+        target.copy_(source)
+        event.record()
+    end.synchronize()
+    assert 2 * source.nbytes / start.elapsed_time(end) * 1e-9 < 1.1 * ceilings["copy"]
     assert 1 < ceilings["fp32"] <= ceilings["tf32"] * 1.1 and ceilings["fp16"] > ceilings["fp32"]
     assert 0 < ceilings["empty_call_us"] < 50
 
