@@ -11,7 +11,7 @@
 
 #include "kernels/depthwise/config.h"
 #include "kernels/depthwise/host.h"
-#include "kernels/depthwise/scalar.h"
+#include "kernels/scalar.h"
 #include "plan/plan.h"
 
 namespace convt {
@@ -39,7 +39,7 @@ struct Buffer {
 template <class Scalar>
 void fill(Buffer<Scalar>& b, int64_t count) {
   std::normal_distribution<float> normal;
-  for (int64_t i = 0; i < count; ++i) b.data[i] = depthwise::from_float<Scalar>(normal(generator));
+  for (int64_t i = 0; i < count; ++i) b.data[i] = from_float<Scalar>(normal(generator));
 }
 
 template <class Scalar>
@@ -80,19 +80,19 @@ bool run(int32_t row, DataType dtype) {
   for (int64_t i = 0; i < p.y_elements(); ++i) {
     const int64_t column = i % p.out_w, r = i / p.out_w % p.out_h, plane = i / p.out_w / p.out_h;
     const int64_t co = plane % p.out_channels, ci = co / p.out_channels_per_group(), n = plane / p.out_channels;
-    double sum = p.has_bias ? depthwise::to_float(b.data[co]) : 0, magnitude = std::abs(sum);
+    double sum = p.has_bias ? to_float(b.data[co]) : 0, magnitude = std::abs(sum);
     const Taps<int64_t> rows = transposed_taps(h, r), columns = transposed_taps(v, column);
     for (int64_t j = 0; j < rows.count; ++j) {
       for (int64_t k = 0; k < columns.count; ++k) {
         const int64_t ih = rows.position + j * rows.position_step, iw = columns.position + k * columns.position_step;
         const int64_t th = rows.tap + j * rows.tap_step, tw = columns.tap + k * columns.tap_step;
         const double product =
-            static_cast<double>(depthwise::to_float(x.data[((n * p.in_channels + ci) * p.in_h + ih) * p.in_w + iw])) *
-            depthwise::to_float(w.data[(co * p.kernel_h + th) * p.kernel_w + tw]);
+            static_cast<double>(to_float(x.data[((n * p.in_channels + ci) * p.in_h + ih) * p.in_w + iw])) *
+            to_float(w.data[(co * p.kernel_h + th) * p.kernel_w + tw]);
         sum += product, magnitude += std::abs(product);
       }
     }
-    const double result = depthwise::to_float(y.data[i]);
+    const double result = to_float(y.data[i]);
     // Each product and each addition of float32 rounds once.
     const double sums = static_cast<double>(2 * rows.count * columns.count + 1) * 0x1p-24 * magnitude;
     if (!(std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest)) {
@@ -115,8 +115,8 @@ int main(int argc, char** argv) {
     const int32_t row = i % convt::depthwise::config_count;
     const int dtype = i / convt::depthwise::config_count % 3;
     const bool right = dtype == 0   ? convt::run<float>(row, convt::DataType::float32)
-                       : dtype == 1 ? convt::run<convt::depthwise::Float16>(row, convt::DataType::float16)
-                                    : convt::run<convt::depthwise::BFloat16>(row, convt::DataType::bfloat16);
+                       : dtype == 1 ? convt::run<convt::Float16>(row, convt::DataType::float16)
+                                    : convt::run<convt::BFloat16>(row, convt::DataType::bfloat16);
     if (!right) return 1;
   }
   std::printf("%d problems\n", problems);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "params.h"
-#include "scalar.h"
+#include "../scalar.h"
 
 namespace convt::depthwise {
 

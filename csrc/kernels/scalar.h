@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../../plan/geometry.h"
+#include "../plan/geometry.h"
 
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #endif
 
-namespace convt::depthwise {
+namespace convt {
 
 struct Float16 {
   uint16_t bits;
@@ -182,4 +182,4 @@ __device__ __forceinline__ void store(Scalar* to, const float* from) {
 }
 #endif
 
-}  // namespace convt::depthwise
+}  // namespace convt
