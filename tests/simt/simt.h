@@ -420,6 +420,10 @@ T __ldg(const T* p) {
   return *p;
 }
 template <class T>
+T __ldcg(const T* p) {
+  return *p;
+}
+template <class T>
 T __ldcs(const T* p) {
   return *p;
 }
