@@ -14,7 +14,22 @@
 
 namespace convt::device {
 
-CONVT_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+// Addresses of shared memory have 32 bits: arithmetic with them is an instruction.
+using SharedAddress = uint32_t;
+CONVT_DEVICE SharedAddress shared_address(const void* p) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
+}
+CONVT_DEVICE uint2 load_shared_8(SharedAddress from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
+CONVT_DEVICE void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+CONVT_DEVICE void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
 
 // The block's dynamic shared memory.
 CONVT_DEVICE unsigned char* dynamic_shared_memory() {

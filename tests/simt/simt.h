@@ -194,7 +194,7 @@ inline void catch_faults() {
   stack_t alternate{};
   alternate.ss_sp = stack, alternate.ss_size = sizeof(stack);
   sigaltstack(&alternate, nullptr);
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_sigaction = on_segv;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGSEGV, &action, nullptr);
@@ -513,6 +513,14 @@ inline int __syncthreads_or(int predicate) {
 namespace convt::device {
 
 inline unsigned char* dynamic_shared_memory() { return simt::block->shared; }
+
+using SharedAddress = uintptr_t;
+inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
+inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
+inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  *reinterpret_cast<uint4*>(to) = {a, b, c, d};
+}
 
 inline uint32_t to_tf32(float v) {
   const uint32_t bits = bits_of_float(v);

@@ -42,15 +42,16 @@ CONVT_DEVICE void split(float v, uint32_t& high, uint32_t& low) {
   low = device::to_tf32(v - __uint_as_float(high & 0xffffe000));
 }
 
-// 32 bytes of one or four pixels on their way.
+// 32 bytes of one or four pixels on their way, and where they go.
 struct Item {
   uint32_t r[8];
+  device::SharedAddress to;
 };
 
 struct Filler {
   const void* x;           // of the tile's first image and the group's first channel
   const int32_t* offsets;  // of the patch's pixels; negative outside the image
-  uint32_t* stages;
+  device::SharedAddress stages;
 };
 
 // Item `i` of chunk `chunk`.
@@ -60,11 +61,16 @@ CONVT_DEVICE void load_item(const Params& p, const Filler& f, int32_t chunk, uin
   const Scalar* x = static_cast<const Scalar*>(f.x);
   uint32_t index = i;
   const auto slot = static_cast<int32_t>(p.by_items.divide(index));
+  constexpr int channels = channels_of_fragment(mode), parts = parts_of(mode);
+  const bool pixel = p.fill == Fill::channels;  // or four of them
+  item.to =
+      f.stages + static_cast<uint32_t>(chunk % 2 * p.stage_bytes +
+                                       (pixel ? slot * parts * 4 : slot / 4 * parts * 4 + slot % 4) * p.patch_plane +
+                                       static_cast<int32_t>(index) * (pixel ? 8 : 8 * quad));
 #pragma unroll
   for (int e = 0; e < 8; ++e) item.r[e] = 0;
-  constexpr int channels = channels_of_fragment(mode);
   constexpr bool wide = sizeof(Scalar) == 4;
-  if (p.fill == Fill::channels) {
+  if (pixel) {
     const int32_t channel = (chunk * p.groups_of_chunk + slot) * channels;
     const int32_t offset = f.offsets[index];
     if (offset < 0) return;
@@ -115,36 +121,28 @@ CONVT_DEVICE void load_item(const Params& p, const Filler& f, int32_t chunk, uin
   }
 }
 
-CONVT_DEVICE void store_words(uint32_t* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  *reinterpret_cast<uint4*>(to) = make_uint4(a, b, c, d);
-}
-
 template <Mode mode>
-CONVT_DEVICE void store_item(const Params& p, const Filler& f, int32_t chunk, uint32_t i, const Item& item) {
-  uint32_t index = i;
-  const auto slot = static_cast<int32_t>(p.by_items.divide(index));
-  constexpr int parts = parts_of(mode);
-  uint32_t* stage = f.stages + chunk % 2 * p.stage_words;
-  const int32_t plane = 2 * p.patch_pitch;
+CONVT_DEVICE void store_item(const Params& p, const Item& item) {
+  // From one part to the other.
+  const device::SharedAddress low_part = 4 * p.patch_plane;
+  device::SharedAddress to = item.to;
   if (p.fill == Fill::channels) {
-    uint32_t* to = stage + slot * parts * 4 * plane + 2 * static_cast<int32_t>(index);
 #pragma unroll
-    for (int t = 0; t < 4; ++t, to += plane) {
+    for (int t = 0; t < 4; ++t, to += p.patch_plane) {
       uint32_t a = item.r[2 * t], b = item.r[2 * t + 1];
       if constexpr (mode == Mode::tf32) {
         a = device::to_tf32(__uint_as_float(a)), b = device::to_tf32(__uint_as_float(b));
       } else if constexpr (mode == Mode::ieee) {
         uint32_t low_a, low_b;
         split(__uint_as_float(a), a, low_a), split(__uint_as_float(b), b, low_b);
-        *reinterpret_cast<uint2*>(to + 4 * plane) = make_uint2(low_a, low_b);
+        device::store_shared_8(to + low_part, low_a, low_b);
       }
-      *reinterpret_cast<uint2*>(to) = make_uint2(a, b);
+      device::store_shared_8(to, a, b);
     }
     return;
   }
-  uint32_t* to = stage + (slot / 4 * parts * 4 + slot % 4) * plane + 2 * quad * static_cast<int32_t>(index);
 #pragma unroll
-  for (int e = 0; e < quad; e += 2) {
+  for (int e = 0; e < quad; e += 2, to += 16) {
     uint32_t words[4];  // of pixels e and e + 1
     if constexpr (mode == Mode::tf32) {
 #pragma unroll
@@ -153,7 +151,7 @@ CONVT_DEVICE void store_item(const Params& p, const Filler& f, int32_t chunk, ui
       uint32_t low[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) split(__uint_as_float(item.r[k % 2 * 4 + e + k / 2]), words[k], low[k]);
-      store_words(to + 4 * plane + 2 * e, low[0], low[1], low[2], low[3]);
+      device::store_shared_16(to + low_part, low[0], low[1], low[2], low[3]);
     } else {
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -161,7 +159,7 @@ CONVT_DEVICE void store_item(const Params& p, const Filler& f, int32_t chunk, ui
         words[k] = __byte_perm(even, odd, k < 2 ? 0x5410 : 0x7632);
       }
     }
-    store_words(to + 2 * e, words[0], words[1], words[2], words[3]);
+    device::store_shared_16(to, words[0], words[1], words[2], words[3]);
   }
 }
 

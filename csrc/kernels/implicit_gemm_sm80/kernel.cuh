@@ -206,7 +206,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
   auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split
   auto* const steps = reinterpret_cast<uint2*>(shared + 16);
   auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
-  auto* const stages = reinterpret_cast<uint32_t*>(shared + p.stages_at);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t lane = thread % 32, warp = thread / 32;
   const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
@@ -216,7 +215,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
   if (thread == 0) flags[0] = 0;
   for (int32_t s = thread; s < set.steps; s += threads) {
     const DeviceStep step = p.steps[set.first_step + s];
-    steps[s] = make_uint2(step.offset, step.prefix_mask);
+    steps[s] = make_uint2(step.offset, step.mask);
   }
   __syncthreads();
   // Where the patch's pixels are in x, from its first image and channel.
@@ -242,8 +241,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
 
   const Filler filler{static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
                           static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
-                      offsets, stages};
-  // Chunks of the reduction, and of a patch the words of this lane's column in each block of 8 positions.
+                      offsets, device::shared_address(shared + p.stages_at)};
+  // Chunks of the reduction, and where in a patch are the words of this lane's column in each block of 8 positions.
   const int32_t first_chunk = static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits);
   const int32_t last_chunk =
       set.steps == 0 ? first_chunk : static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits);
@@ -253,7 +252,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
   const auto items_of = [&](int32_t chunk) {
     return static_cast<uint32_t>(groups_of(chunk)) * (p.fill == Fill::channels ? 1 : 4) * p.by_items.divisor;
   };
-  int32_t words[columns];
+  device::SharedAddress bytes[columns];
 #pragma unroll
   for (int n = 0; n < columns; ++n) {
     int32_t position = (warp_n * columns + n) * 8 + lane / 4;
@@ -261,8 +260,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
     auto column = static_cast<uint32_t>(position);
     uint32_t row = p.by_tile_columns.divide(column);
     const uint32_t image = p.by_tile_rows.divide(row);
-    words[n] = 2 * static_cast<int32_t>((image * p.patch_rows + row) * p.patch_columns + column) +
-               lane % 4 * 2 * p.patch_pitch;
+    bytes[n] =
+        8 * ((image * p.patch_rows + row) * p.patch_columns + column) + static_cast<uint32_t>(lane % 4 * p.patch_plane);
   }
 
   float sums[blocks][columns][4];
@@ -283,36 +282,49 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
     for (auto i = static_cast<uint32_t>(thread); i < items_of(first_chunk); i += threads) {
       Item item;
       load_item<mode>(p, filler, first_chunk, i, item);
-      store_item<mode>(p, filler, first_chunk, i, item);
+      store_item<mode>(p, item);
     }
     device::wait_for_previous_kernel();  // which packs the weights
-    const uint4* const packed =
+
+    // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of rows
+    // that have a tap. A warp takes its own.
+    constexpr uint32_t warp_mask = (1u << blocks) - 1;
+    const int32_t first_block = warp_m * blocks;
+    const uint4* step_fragments =
         static_cast<const uint4*>(p.packed) +
         ((static_cast<int64_t>(set.packed) +
           static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
-              p.channel_groups * set.fragments) *
+              p.channel_groups * set.fragments +
+          static_cast<int64_t>(first_chunk) * p.groups_of_chunk * set.fragments) *
              (32 * parts) +
          lane);
-    // Fragment A of this warp's block m at a step: the blocks of a step that have a tap lie in a row.
     uint32_t a[blocks][parts][4];
-    const auto load_a = [&](int m, int64_t group, uint32_t prefix_mask) {
-      const uint32_t before = prefix_mask & ((1u << (warp_m * blocks + m)) - 1);
-      const int64_t fragment = group * set.fragments + (prefix_mask >> 8) + static_cast<uint32_t>(__popc(before));
+    const auto load_a = [&](int m, const uint4*& from) {
 #pragma unroll
       for (int part = 0; part < parts; ++part) {
-        const uint4 v = __ldg(packed + (fragment * parts + part) * 32);
+        const uint4 v = __ldg(from + 32 * part);
         a[m][part][0] = v.x, a[m][part][1] = v.y, a[m][part][2] = v.z, a[m][part][3] = v.w;
       }
+      from += 32 * parts;
     };
-    const auto reads = [&](int m, uint32_t prefix_mask) { return (prefix_mask >> (warp_m * blocks + m) & 1) != 0; };
-    int64_t group = static_cast<int64_t>(first_chunk) * p.groups_of_chunk;
+    const auto own_fragments = [&](uint32_t mask) {
+      if constexpr (configs[Row].warps_m == 1) return step_fragments;
+      return step_fragments + __popc(mask & ((1u << first_block) - 1)) * (32 * parts);
+    };
+    uint2 step = steps[0];
+    {
+      const uint4* from = own_fragments(step.y);
 #pragma unroll
-    for (int m = 0; m < blocks; ++m) {
-      if (reads(m, steps[0].y)) load_a(m, group, steps[0].y);
+      for (int m = 0; m < blocks; ++m) {
+        if (step.y >> (first_block + m) & 1) load_a(m, from);
+      }
+      step_fragments += __popc(step.y) * (32 * parts);
     }
     __syncthreads();
 
-    const int64_t last_group = smaller<int64_t>(static_cast<int64_t>(last_chunk) * p.groups_of_chunk, p.channel_groups);
+    const int32_t last_group = smaller<int32_t>(last_chunk * p.groups_of_chunk, p.channel_groups);
+    int32_t left = (last_group - first_chunk * p.groups_of_chunk) * set.steps;  // steps, this one included
+    int32_t s = 0;
     for (int32_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
       const int32_t groups = groups_of(chunk);
       // The next chunk's patch is read during this one's steps: an item is on its way during each.
@@ -320,60 +332,64 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
       const int32_t hurry =
           static_cast<int32_t>((items + threads - 1) / threads + groups * set.steps - 1) / (groups * set.steps);
       auto next_item = static_cast<uint32_t>(thread);
-      uint32_t pending = items;
+      bool pending = false;
       Item item;
-      const uint32_t* stage = stages + chunk % 2 * p.stage_words;
-      for (int32_t g = 0; g < groups; ++g, ++group, stage += parts * 8 * p.patch_pitch) {
+      device::SharedAddress stage = filler.stages + static_cast<uint32_t>(chunk % 2 * p.stage_bytes);
 #pragma unroll 1
-        for (int32_t s = 0; s < set.steps; ++s) {
-          const uint2 step = steps[s];
-          const bool wraps = s + 1 == set.steps;
-          const int64_t next_group = wraps ? group + 1 : group;
-          const uint32_t next_mask = next_group < last_group ? steps[wraps ? 0 : s + 1].y : 0;
-
-          if (pending < items) store_item<mode>(p, filler, chunk + 1, pending, item);
-          for (int32_t e = 1; e < hurry && next_item < items; ++e, next_item += threads) {
-            load_item<mode>(p, filler, chunk + 1, next_item, item);
-            store_item<mode>(p, filler, chunk + 1, next_item, item);
-          }
-          pending = next_item;
-          if (next_item < items) {
-            load_item<mode>(p, filler, chunk + 1, next_item, item);
-            next_item += threads;
-          }
-
-          uint32_t b[columns][parts][2];
-          const uint32_t* from = stage + step.x;
+      for (int32_t remaining = groups * set.steps; remaining > 0; --remaining) {
+        const device::SharedAddress from = stage + step.x;
+        uint32_t b[columns][parts][2];
 #pragma unroll
-          for (int n = 0; n < columns; ++n) {
+        for (int n = 0; n < columns; ++n) {
 #pragma unroll
-            for (int part = 0; part < parts; ++part) {
-              const uint2 v = *reinterpret_cast<const uint2*>(from + words[n] + part * 8 * p.patch_pitch);
-              b[n][part][0] = v.x, b[n][part][1] = v.y;
-            }
-          }
-#pragma unroll
-          for (int m = 0; m < blocks; ++m) {
-            if (reads(m, step.y)) {
-              if constexpr (mode == Mode::ieee) {
-                // The small products first.
-#pragma unroll
-                for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][1], b[n][0]);
-#pragma unroll
-                for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][parts - 1]);
-              }
-#pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
-            }
-            // Where they were used last, so that they are on their way for most of a step.
-            if (reads(m, next_mask)) load_a(m, next_group, next_mask);
+          for (int part = 0; part < parts; ++part) {
+            const uint2 v = device::load_shared_8(from + bytes[n] + static_cast<uint32_t>(part * 4 * p.patch_plane));
+            b[n][part][0] = v.x, b[n][part][1] = v.y;
           }
         }
+        const uint32_t mask = step.y >> first_block & warp_mask;
+        if (++s == set.steps) {
+          s = 0;
+          stage += static_cast<uint32_t>(parts * 4 * p.patch_plane);
+        }
+        step = steps[s];
+        const uint32_t step_mask = --left > 0 ? step.y & 0xff : 0;
+        const uint32_t next_mask = step_mask >> first_block;
+
+        if (pending) store_item<mode>(p, item);
+        for (int32_t e = 1; e < hurry && next_item < items; ++e, next_item += threads) {
+          load_item<mode>(p, filler, chunk + 1, next_item, item);
+          store_item<mode>(p, item);
+        }
+        pending = next_item < items;
+        if (pending) {
+          load_item<mode>(p, filler, chunk + 1, next_item, item);
+          next_item += threads;
+        }
+
+        const uint4* fragments = own_fragments(step_mask);
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          if (mask >> m & 1) {
+            if constexpr (mode == Mode::ieee) {
+              // The small products first.
+#pragma unroll
+              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][1], b[n][0]);
+#pragma unroll
+              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][parts - 1]);
+            }
+#pragma unroll
+            for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
+          }
+          // Where they were used last, so that the next ones are on their way for most of a step.
+          if (next_mask >> m & 1) load_a(m, fragments);
+        }
+        step_fragments += __popc(step_mask) * (32 * parts);
       }
-      if (pending < items) store_item<mode>(p, filler, chunk + 1, pending, item);
+      if (pending) store_item<mode>(p, item);
       for (; next_item < items; next_item += threads) {
         load_item<mode>(p, filler, chunk + 1, next_item, item);
-        store_item<mode>(p, filler, chunk + 1, next_item, item);
+        store_item<mode>(p, item);
       }
       if constexpr (mode == Mode::ieee) {
 #pragma unroll
@@ -392,7 +408,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
   }
 
   // All sums to shared memory, where the patches were.
-  auto* const tile = reinterpret_cast<float*>(stages);
+  auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
 #pragma unroll

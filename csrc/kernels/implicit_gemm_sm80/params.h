@@ -21,8 +21,8 @@ struct DeviceSet {
 };
 
 struct DeviceStep {
-  uint32_t offset;       // in the patch, words
-  uint32_t prefix_mask;  // 256 * prefix + mask
+  uint32_t offset;  // in the patch, bytes
+  uint32_t mask;    // blocks of 16 rows that it is for
 };
 
 struct Params {
@@ -40,9 +40,10 @@ struct Params {
   int32_t tile_images, tile_rows, tile_columns, positions;
   int32_t row_phases, column_phases;  // of a set
   int32_t channel_blocks;
-  int32_t patch_rows, patch_columns, patch_pixels, patch_pitch;
+  int32_t patch_rows, patch_columns, patch_pixels;
+  int32_t patch_plane;  // bytes of a lane's words of all pixels
   int32_t channel_groups, groups_of_chunk, chunks, splits;
-  int32_t pixels_at, stages_at, stage_words;  // in shared memory: bytes, bytes, words
+  int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
   int32_t skew;                               // words between the sums of two phases, beyond their rows
   int32_t store_width;                        // elements
   bool channels_innermost;                    // in y
@@ -135,10 +136,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.row_phases = tile.row_phases, q.column_phases = tile.column_phases;
   q.channel_blocks = t.channel_blocks;
   q.patch_rows = patch.rows, q.patch_columns = patch.columns, q.patch_pixels = patch.pixels,
-  q.patch_pitch = patch.pitch;
+  q.patch_plane = 8 * patch.pitch;
   q.channel_groups = narrow(n.channel_groups), q.groups_of_chunk = tile.channel_groups, q.chunks = narrow(n.chunks);
   q.splits = tile.splits;
-  q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_words = narrow(patch.bytes / 4);
+  q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);
   q.channels_innermost = channels_innermost(p);
 
   // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
@@ -199,7 +200,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
       const Step& step = t.step[s];
       const int32_t pixel = (step.row - set.lowest_row) * patch.columns + step.column - first;
-      q.steps[s] = {static_cast<uint32_t>(2 * pixel), step.prefix << 8 | step.mask};
+      q.steps[s] = {static_cast<uint32_t>(8 * pixel), step.mask};
     }
   }
   // Each tap belongs to one phase of an axis, and with it to one step.
