@@ -59,16 +59,16 @@ bool run(DataType dtype, Precision precision) {
     simt::launch(dim3(3), dim3(256), 0, [&] { family::pack_kernel<mode>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
-    const std::string what =
-        configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
-        std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
-        std::to_string(t.rows) + " x " + std::to_string(t.columns) + ", phases " + std::to_string(t.row_phases) +
-        " x " + std::to_string(t.column_phases) + ", groups " + std::to_string(t.channel_groups) + ", splits " +
-        std::to_string(t.splits);
+    const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +
+                             ", store width " + std::to_string(launch.params.store_width) + ", tile " +
+                             std::to_string(t.images) + " x " + std::to_string(t.rows) + " x " +
+                             std::to_string(t.columns) + ", phases " + std::to_string(t.row_phases) + " x " +
+                             std::to_string(t.column_phases) + ", groups " + std::to_string(t.channel_groups) +
+                             ", splits " + std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands.
-    return c.check(what.c_str(), mode == Mode::tf32 ? [](float v) {
-      return float_of_bits(device::to_tf32(v));
-    } : [](float v) { return v; });
+    return c.check(
+        what.c_str(),
+        mode == Mode::tf32 ? [](float v) { return float_of_bits(device::to_tf32(v)); } : [](float v) { return v; });
   }
 }
 

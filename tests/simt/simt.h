@@ -140,7 +140,7 @@ struct Thread {
   State state = State::ready;
   int barrier = 0;
   AsyncQueue copies, bulk;
-  std::unique_ptr<Guarded> stack;
+  const Guarded* stack = nullptr;
 #if defined(__x86_64__)
   void* sp = nullptr;
 #else
@@ -307,7 +307,9 @@ inline void thread_main() {
 }
 
 inline void prepare(Thread& t) {
-  if (!t.stack) t.stack = std::make_unique<Guarded>(stack_bytes, 16);
+  static std::vector<std::unique_ptr<Guarded>> stacks;
+  while (stacks.size() <= t.number) stacks.push_back(std::make_unique<Guarded>(stack_bytes, 16));
+  t.stack = stacks[t.number].get();
 #if defined(__x86_64__)
   auto* top = reinterpret_cast<void**>(t.stack->data() + stack_bytes - 64);
   top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15});

@@ -78,6 +78,16 @@ struct Case {
     };
     fill(x, p.x_sizes(), p.x_strides), fill(w, p.w_sizes(), p.w_strides);
     for (int64_t i = 0; i < p.out_channels; ++i) bias.data[i] = from_float<Scalar>(normal(generator));
+    if (pick(0, 5) == 0) {
+      // One element that is not finite: it must reach exactly the outputs that a tap connects with it. Corners too.
+      const bool of_x = pick(0, 1) == 0;
+      const std::array<int64_t, 4> sizes = of_x ? p.x_sizes() : p.w_sizes();
+      const Strides& strides = of_x ? p.x_strides : p.w_strides;
+      int64_t at = 0;
+      for (int d = 0; d < 4; ++d)
+        at += (pick(0, 1) == 0 ? pick(0, 1) * (sizes[d] - 1) : pick(0, sizes[d] - 1)) * strides[d];
+      (of_x ? x : w).data[at] = from_float<Scalar>(pick(0, 1) == 0 ? INFINITY : NAN);
+    }
   }
 
   // Each output against the sum of products of `rounded` operands in float64.
@@ -110,13 +120,16 @@ struct Case {
                 }
               }
             }
+            const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
             const double result = to_float(y.data[at(p.y_strides, n, co, row, column)]);
             // Every addition rounds once. Of a product of two float32 that are the sums of two TF32 numbers, what the
             // second numbers leave out and their product are missing, 2^-21 of it at most.
             const double missing = p.dtype == DataType::float32 && p.precision == Precision::ieee ? 8 : 0;
             const double products = static_cast<double>(in * rows.count * columns.count);
             const double sums = (2 + missing + std::min(products, 16 + std::sqrt(products))) * 0x1p-24 * magnitude;
-            if (!(std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest)) {
+            if (!std::isfinite(sum)
+                    ? !same(result, sum)
+                    : !(std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest)) {
               std::printf("%s: y[%lld, %lld, %lld, %lld] is %g, not %g\n%s\n", what, static_cast<long long>(n),
                           static_cast<long long>(co), static_cast<long long>(row), static_cast<long long>(column),
                           result, sum, describe(p).c_str());

@@ -13,7 +13,7 @@ namespace convt::implicit_gemm_sm80 {
 struct Config {
   const char* name;
   int32_t warps_m, warps_n, m_blocks, n_blocks;
-  int32_t resident;  // blocks an SM that the registers must allow
+  int32_t resident;  // blocks an SM that the registers must allow, where sums live once
 
   constexpr int32_t threads() const { return 32 * warps_m * warps_n; }
   constexpr int32_t rows() const { return warps_m * m_blocks; }               // blocks of 16
@@ -50,8 +50,11 @@ constexpr Mode mode_of(const Problem& p) {
 constexpr int32_t channels_of_fragment(Mode m) { return m == Mode::tf32 || m == Mode::ieee ? 8 : 16; }
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 
-// Sums that are promoted live twice.
+// Sums that are promoted live twice, and so do fragments.
 constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
+constexpr int32_t resident_blocks(const Config& c, Mode m) {
+  return m != Mode::ieee ? c.resident : c.accumulators() >= 64 ? 2 : 3;
+}
 
 inline constexpr int32_t most_taps = 128;   // steps of all phase sets: a table in the parameters
 inline constexpr int32_t most_sets = 32;    // likewise

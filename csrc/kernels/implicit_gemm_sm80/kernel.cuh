@@ -53,6 +53,9 @@ __device__ __noinline__ float exact_output(const Params& p, int32_t group, int32
         float a, b;
         load<1>(x + (c * p.x_channel_stride + at), &a);
         load<1>(w + (c * p.w_strides[0] + tap), &b);
+        if constexpr (mode == Mode::tf32) {
+          a = __uint_as_float(device::to_tf32(a)), b = __uint_as_float(device::to_tf32(b));
+        }
         sum += a * b;
         if (sum != sum) return sum;
       }
@@ -193,7 +196,7 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t
 }
 
 template <Mode mode, int Row>
-__global__ void __launch_bounds__(configs[Row].threads(), configs[Row].resident)
+__global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
     implicit_gemm_kernel(const __grid_constant__ Params p) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
