@@ -28,6 +28,8 @@ struct GemmTile {
   int32_t splits = 1;                         // of the reduction over input channels
 
   bool operator==(const GemmTile&) const = default;
+
+  std::string to_string() const;
 };
 
 struct Plan {

@@ -70,6 +70,13 @@ const char* name(Algorithm a) {
   return "?";
 }
 
+std::string GemmTile::to_string() const {
+  const auto count = [](int32_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  return "tiles of " + count(images, "image") + " x " + count(rows, "row") + " x " + count(columns, "column") + ", " +
+         std::to_string(row_phases) + " x " + count(column_phases, "phase") + ", " +
+         count(channel_groups, "channel group") + ", " + count(splits, "split");
+}
+
 Plan make_plan(const Problem& p, const DeviceInfo& device) {
   if (p.result_elements() == 0) return nothing_to_do().plan;
   return choose(p, all_candidates(p, device)).plan;
@@ -117,6 +124,7 @@ std::string Explanation::to_string() const {
     s += ", " + std::to_string(plan.grid) + " blocks of " + std::to_string(plan.block) + " threads, " +
          std::to_string(plan.index_bits) + "-bit indices";
   }
+  if (plan.tile != GemmTile{}) s += ", " + plan.tile.to_string();
   s += ", workspace " + std::to_string(plan.workspace_bytes) + " bytes\n";
   for (const Candidate& c : candidates) {
     if (c.plan == plan && c.fits()) continue;
