@@ -166,6 +166,100 @@ CONVT_DEVICE void let_next_kernel_start() {
 #endif
 }
 
+// Of sm_90: barriers in shared memory that count arrivals and the bytes of copies.
+CONVT_DEVICE void mbarrier_init(SharedAddress barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After the inits, before any other thread uses the barriers.
+CONVT_DEVICE void mbarrier_init_fence() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void mbarrier_arrive(SharedAddress barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase wait for `bytes` of copies.
+CONVT_DEVICE void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+// Until the phase of this parity is over.
+CONVT_DEVICE void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+// Copies `bytes` (a multiple of 16; both addresses too) to shared memory and counts them on the barrier.
+CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+#endif
+}
+
+// Registers of the threads of a warpgroup, from now on.
+template <int Count>
+CONVT_DEVICE void fewer_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+template <int Count>
+CONVT_DEVICE void more_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+
+// A K-major operand of wgmma in shared memory without swizzle: 8 rows of 16 bytes are 128 bytes in a row; `leading`
+// bytes lie between the halves of the 32 bytes of K, `stride` bytes between groups of 8 rows.
+using MatrixDescriptor = uint64_t;
+CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t leading, uint32_t stride) {
+  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | (leading >> 4) << 16) | static_cast<uint64_t>(stride >> 4)
+                                                                                    << 32;
+}
+
+// Around the accumulators of wgmma: before the first one that uses registers which others have written; after the last
+// of a group; until all but the last `Pending` groups are done.
+CONVT_DEVICE void wgmma_fence() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void wgmma_commit() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int Pending>
+CONVT_DEVICE void wgmma_wait() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+enum class WgmmaType { tf32, float16, bfloat16 };
+
+// d (64 x N, of a warpgroup) += a b, 32 bytes of K. Warp w of the warpgroup has rows 16 w to 16 w + 15; of 8 columns, a
+// lane has what it has of an m16n8 mma.
+template <WgmmaType type, int N>
+CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
+
 }  // namespace convt::device
+
+#include "wgmma.h"
 
 #endif

@@ -22,6 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -133,6 +134,13 @@ struct AsyncQueue {
 
 enum class State { ready, at_barrier, in_warp, done };
 
+// A barrier in shared memory, and copies that it counts.
+struct CountingBarrier {
+  unsigned expected = 0, arrived = 0, phase = 0;
+  int64_t bytes = 0;
+  std::vector<AsyncCopy> copies;  // as late as they may be: when somebody looks
+};
+
 struct Thread {
   dim3 index{0, 0, 0};
   unsigned lane = 0, number = 0;
@@ -152,12 +160,23 @@ struct Barrier {
   unsigned arrived = 0, expected = 0;
 };
 
+// A warpgroup's products that have been issued, and not waited for.
+struct Warpgroup {
+  unsigned arrived = 0;
+  const void* operation = nullptr;
+  void* operand[128] = {};
+  std::vector<std::vector<std::function<void()>>> groups;
+  std::vector<std::function<void()>> open;
+};
+
 struct Block {
   dim3 grid, dim, index{0, 0, 0};
   unsigned char* shared = nullptr;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   Barrier barriers[16];
+  std::map<uintptr_t, CountingBarrier> counting;
+  std::vector<Warpgroup> warpgroups;
   unsigned live = 0;
   const std::function<void()>* kernel = nullptr;
   Thread* current = nullptr;
@@ -290,6 +309,35 @@ void in_warp(const void* operation, Operand* operand, const Collective& collecti
   }
 }
 
+// All threads of the warpgroup meet; the last one runs `collective(operands)`, and all go on.
+template <class Operand, class Collective>
+void in_warpgroup(const void* operation, Operand* operand, const Collective& collective) {
+  Thread* me = block->current;
+  Warpgroup& g = block->warpgroups[me->number / 128];
+  if (g.arrived != 0 && g.operation != operation) fail("the warps of a warpgroup diverge at one of its instructions");
+  g.operation = operation;
+  g.operand[me->number % 128] = operand;
+  if (++g.arrived == 128) {
+    Operand* all[128];
+    for (unsigned i = 0; i < 128; ++i) all[i] = static_cast<Operand*>(g.operand[i]);
+    collective(g, all);
+    g.arrived = 0;
+    for (unsigned i = 0; i < 128; ++i) block->threads[me->number / 128 * 128 + i]->state = State::ready;
+  } else {
+    me->state = State::in_warp;
+    to_scheduler();
+  }
+}
+
+inline CountingBarrier& counting_barrier(uintptr_t address) {
+  const auto found = block->counting.find(address);
+  if (found == block->counting.end()) fail("a barrier in shared memory is used before its init");
+  return found->second;
+}
+inline void turn_over(CountingBarrier& b) {
+  if (b.arrived == b.expected && b.bytes == 0) b.arrived = 0, ++b.phase;
+}
+
 inline void thread_main() {
   (*block->kernel)();
   Thread* t = block->current;
@@ -329,6 +377,8 @@ inline void prepare(Thread& t) {
 inline void run_block(Block& b) {
   b.live = static_cast<unsigned>(b.threads.size());
   for (Barrier& barrier : b.barriers) barrier = {};
+  b.counting.clear();
+  b.warpgroups.assign((b.threads.size() + 127) / 128, {});
   for (Warp& w : b.warps) w.arrived = 0, w.live = static_cast<unsigned>(w.lanes.size());
   for (auto& t : b.threads) {
     t->state = State::ready;
@@ -656,6 +706,147 @@ void cp_async_wait() {
 inline void named_barrier(int id, int threads) {
   if (id < 1 || id > 15 || threads % 32 != 0) simt::fail("a barrier is 1 to 15, of whole warps");
   simt::wait_at(id, static_cast<unsigned>(threads));
+}
+
+inline void mbarrier_init(SharedAddress barrier, uint32_t arrivals) {
+  if (barrier % 8 != 0) simt::fail("a barrier in shared memory is not aligned to 8 bytes");
+  simt::block->counting[barrier] = {};
+  simt::block->counting[barrier].expected = arrivals;
+}
+inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive(SharedAddress barrier) {
+  simt::CountingBarrier& b = simt::counting_barrier(barrier);
+  if (++b.arrived > b.expected) simt::fail("more arrivals at a barrier in shared memory than it expects");
+  simt::turn_over(b);
+}
+inline void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
+  simt::counting_barrier(barrier).bytes += bytes;
+  mbarrier_arrive(barrier);
+}
+inline void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
+  for (int64_t turns = 0;; ++turns) {
+    simt::CountingBarrier& b = simt::counting_barrier(barrier);
+    while (!b.copies.empty()) {
+      const simt::AsyncCopy copy = b.copies.front();
+      b.copies.erase(b.copies.begin());
+      simt::perform(copy);
+      b.bytes -= copy.bytes;
+      simt::turn_over(b);
+    }
+    // As on a GPU, a waiter that is more than one phase behind passes by parity.
+    if (b.phase % 2 != parity) return;
+    if (turns > 2000000) simt::fail("a wait for a barrier in shared memory does not end");
+    simt::to_scheduler();
+  }
+}
+inline void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier) {
+  if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0) {
+    simt::fail("a bulk load is not aligned to 16 bytes");
+  }
+  const simt::AsyncCopy copy{reinterpret_cast<void*>(shared), global, bytes, bytes};
+  simt::CountingBarrier& b = simt::counting_barrier(barrier);
+  if (simt::coin()) {
+    simt::perform(copy);
+    b.bytes -= bytes;
+    simt::turn_over(b);
+  } else {
+    b.copies.push_back(copy);
+  }
+}
+
+template <int Count>
+void fewer_registers() {}
+template <int Count>
+void more_registers() {}
+
+struct MatrixDescriptor {
+  SharedAddress start;
+  uint32_t leading, stride;
+};
+inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t leading, uint32_t stride) {
+  if (start % 16 != 0 || leading % 16 != 0 || stride % 16 != 0 || leading >= 1 << 18 || stride >= 1 << 18) {
+    simt::fail("a matrix descriptor does not hold these addresses");
+  }
+  return {start, leading, stride};
+}
+
+inline void wgmma_fence() {}
+inline void wgmma_commit() {
+  static const char here = 0;
+  int nothing = 0;
+  simt::in_warpgroup(&here, &nothing, [](simt::Warpgroup& g, int**) {
+    g.groups.push_back(std::move(g.open));
+    g.open.clear();
+  });
+}
+template <int Pending>
+void wgmma_wait() {
+  static const char here = 0;
+  int nothing = 0;
+  simt::in_warpgroup(&here, &nothing, [](simt::Warpgroup& g, int**) {
+    while (g.groups.size() > Pending) {
+      for (const auto& product : g.groups.front()) product();
+      g.groups.erase(g.groups.begin());
+    }
+  });
+}
+
+enum class WgmmaType { tf32, float16, bfloat16 };
+
+template <WgmmaType type, int N>
+void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
+  static const char here = 0;
+  struct Operand {
+    float* d;
+    MatrixDescriptor a, b;
+  } mine{d, a, b};
+  simt::in_warpgroup(&here, &mine, [](simt::Warpgroup& g, Operand** all) {
+    std::vector<float*> sums(128);
+    for (int i = 0; i < 128; ++i) sums[static_cast<size_t>(i)] = all[i]->d;
+    const MatrixDescriptor a = all[0]->a, b = all[0]->b;
+    for (int i = 1; i < 128; ++i) {
+      if (all[i]->a.start != a.start || all[i]->b.start != b.start) simt::fail("threads give wgmma different operands");
+    }
+    const auto product = [sums, a, b] {
+      constexpr int k = type == WgmmaType::tf32 ? 8 : 16;
+      const auto row = [](const MatrixDescriptor& m, int r, double* to) {
+        for (int half = 0; half < 2; ++half) {
+          const SharedAddress at = m.start + static_cast<SharedAddress>(r / 8) * m.stride +
+                                   static_cast<SharedAddress>(half) * m.leading +
+                                   static_cast<SharedAddress>(r % 8 * 16);
+          for (int e = 0; e < k / 2; ++e) {
+            double v;
+            if constexpr (type == WgmmaType::tf32) {
+              v = float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
+            } else if constexpr (type == WgmmaType::float16) {
+              v = to_float(Float16{reinterpret_cast<const uint16_t*>(at)[e]});
+            } else {
+              v = to_float(BFloat16{reinterpret_cast<const uint16_t*>(at)[e]});
+            }
+            to[half * (k / 2) + e] = v;
+          }
+        }
+      };
+      std::vector<double> columns(static_cast<size_t>(N * k));
+      for (int n = 0; n < N; ++n) row(b, n, columns.data() + n * k);
+      for (int m = 0; m < 64; ++m) {
+        double weights[k];
+        row(a, m, weights);
+        for (int n = 0; n < N; ++n) {
+          double sum = 0;
+          for (int i = 0; i < k; ++i) sum += weights[i] * columns[static_cast<size_t>(n * k + i)];
+          float& to =
+              sums[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + n % 8 / 2)][n / 8 * 4 + m % 16 / 8 * 2 + n % 2];
+          to = static_cast<float>(static_cast<double>(to) + sum);
+        }
+      }
+    };
+    if (simt::coin() && g.open.empty() && g.groups.empty()) {
+      product();
+    } else {
+      g.open.push_back(product);
+    }
+  });
 }
 
 inline void fence_async_proxy() {}

@@ -56,11 +56,7 @@ constexpr int32_t resident_blocks(const Config& c, Mode m) {
   return m != Mode::ieee ? c.resident : c.accumulators() >= 64 ? 2 : 3;
 }
 
-inline constexpr int32_t most_taps = 128;   // steps of all phase sets: a table in the parameters
-inline constexpr int32_t most_sets = 32;    // likewise
-inline constexpr int32_t most_stride = 16;  // likewise
-inline constexpr int32_t most_groups = 4;   // fragments of channels in a chunk
-inline constexpr int32_t quad = 4;          // pixels that a thread moves at once
+inline constexpr int32_t most_groups = 4;  // fragments of channels in a chunk
 inline constexpr int32_t shared_bytes_limit = 100 * 1024;
 
 }  // namespace convt::implicit_gemm_sm80

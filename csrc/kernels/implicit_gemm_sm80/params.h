@@ -9,10 +9,6 @@
 
 namespace convt::implicit_gemm_sm80 {
 
-// How a patch is read: one pixel of one channel at a time; four pixels of a channel; 16 bytes of the channels of a
-// pixel.
-enum class Fill : int32_t { elements, rows, channels };
-
 struct DeviceSet {
   int32_t row_phase, column_phase, columns;
   int32_t first_step, steps, fragments;
@@ -79,22 +75,6 @@ struct PackParams {
 };
 
 static_assert(std::is_trivially_copyable_v<PackParams> && sizeof(PackParams) <= 4096);
-
-// The widest power of two of at most `widest` elements at which the innermost dimension `inner` of a tensor can be
-// accessed.
-inline int32_t access_width(const void* pointer, int64_t element_bytes, const std::array<int64_t, 4>& sizes,
-                            const Strides& strides, int inner, int64_t inner_size, int32_t widest) {
-  const auto fits = [&](int32_t width) {
-    if (reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(width * element_bytes) != 0) return false;
-    if (inner_size % width != 0 || strides[inner] != 1) return false;
-    for (int d = 0; d < 4; ++d) {
-      if (d != inner && sizes[d] > 1 && strides[d] % width != 0) return false;
-    }
-    return true;
-  };
-  while (widest > 1 && !fits(widest)) widest /= 2;
-  return widest;
-}
 
 struct Launch {
   Params params;
