@@ -15,7 +15,7 @@ namespace convt {
 namespace {
 
 namespace family = implicit_gemm_sm80;
-using family::Mode;
+using implicit_gemm::Mode;
 
 template <Mode mode, int Row = 0>
 void launch_row(int32_t row, const family::Launch& launch) {
@@ -31,7 +31,7 @@ void launch_row(int32_t row, const family::Launch& launch) {
 
 template <Mode mode>
 bool run(DataType dtype, Precision precision) {
-  using Scalar = typename family::Traits<mode>::Scalar;
+  using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
   for (;;) {
     Problem p = random_problem(dtype, precision);
     Plan plan;
@@ -50,13 +50,14 @@ bool run(DataType dtype, Precision precision) {
     if (pick(0, 2) == 0) plan.tile.channel_groups = 1;
     const family::Counts counts = family::make_counts(p, tables, plan.tile);
     plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
-    plan.workspace_bytes = family::make_workspace(config, counts, plan.tile).bytes;
+    plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
     const Case<Scalar> c(p);
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
-    simt::launch(dim3(3), dim3(256), 0, [&] { family::pack_kernel<mode>(launch.pack); });
+    simt::launch(dim3(3), dim3(256), 0,
+                 [&] { implicit_gemm::pack_kernel<mode, family::Fragments<mode>>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
     const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +

@@ -32,7 +32,7 @@ void asynchronous(const float* x, float* y, bool wait) {
 void diverging(float* y, bool apart) {
   float v = y[threadIdx.x];
   if (apart && threadIdx.x % 32 < 16) {
-    v = __shfl_xor_sync(0xffffffffu, v, 1);
+    v = static_cast<float>(__ballot_sync(0xffffffffu, v > 1));
   } else {
     v = __shfl_down_sync(0xffffffffu, v, 1);
   }

@@ -135,6 +135,9 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
   return "";
 }
 
+// Whether y is written channel by channel of a pixel.
+inline bool channels_innermost(const Problem& p) { return p.y_strides[1] == 1 && p.out_channels > 1; }
+
 // Whether rows of x can be read four pixels at a time, as far as strides tell.
 inline bool rows_in_quads(const Problem& p) {
   if (p.in_w % quad != 0 || p.x_strides[3] != 1) return false;

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 
-#include "../../plan/problem.h"
+#include "../implicit_gemm/mode.h"
 
 namespace convt::implicit_gemm_sm80 {
+
+using namespace implicit_gemm;
 
 // A warp multiplies m_blocks blocks of 16 rows by n_blocks blocks of 8 columns; a block of threads has warps_m by
 // warps_n warps.
@@ -36,18 +38,7 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// How a product is computed. ieee: each float32 is the sum of two TF32 numbers, three products of them are summed, and
-// sums leave the tensor core, which truncates, once a chunk.
-enum class Mode : int32_t { tf32, ieee, float16, bfloat16 };
-
-constexpr Mode mode_of(const Problem& p) {
-  if (p.dtype == DataType::float16) return Mode::float16;
-  if (p.dtype == DataType::bfloat16) return Mode::bfloat16;
-  return p.precision == Precision::tf32 ? Mode::tf32 : Mode::ieee;
-}
-
-// 32-bit words of a patch hold one or two channels; 8 words a fragment. The parts are TF32 halves of a float32.
-constexpr int32_t channels_of_fragment(Mode m) { return m == Mode::tf32 || m == Mode::ieee ? 8 : 16; }
+// The parts are TF32 halves of a float32.
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 
 // Sums that are promoted live twice, and so do fragments.

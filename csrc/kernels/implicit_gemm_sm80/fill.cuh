@@ -3,44 +3,10 @@
 // channels 2t and 2t + 1 of float32, 4t to 4t + 3 of the 16-bit types.
 #pragma once
 
-#include "../device.h"
+#include "../implicit_gemm/device.cuh"
 #include "params.h"
 
 namespace convt::implicit_gemm_sm80 {
-
-template <Mode>
-struct Traits;
-template <>
-struct Traits<Mode::tf32> {
-  using Scalar = float;
-};
-template <>
-struct Traits<Mode::ieee> {
-  using Scalar = float;
-};
-template <>
-struct Traits<Mode::float16> {
-  using Scalar = Float16;
-};
-template <>
-struct Traits<Mode::bfloat16> {
-  using Scalar = BFloat16;
-};
-
-// A float32 as the sum of two TF32 numbers. What rounds to infinity but is finite is cut instead; the rest of a number
-// that is not finite is zero.
-CONVT_DEVICE void split(float v, uint32_t& high, uint32_t& low) {
-  constexpr uint32_t infinity = 0x7f800000;
-  high = device::to_tf32(v);
-  if ((high & infinity) == infinity) {
-    if ((__float_as_uint(v) & infinity) == infinity) {
-      low = 0;
-      return;
-    }
-    high = __float_as_uint(v) & 0xffffe000;
-  }
-  low = device::to_tf32(v - __uint_as_float(high & 0xffffe000));
-}
 
 // 32 bytes of one or four pixels on their way, and where they go.
 struct Item {

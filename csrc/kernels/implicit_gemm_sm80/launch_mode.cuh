@@ -82,7 +82,7 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
   constexpr int block = 256;
   const int64_t work = std::max<int64_t>(launch.pack.words, launch.pack.counter_count);
   const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192));
-  pack_kernel<mode><<<blocks, block, 0, stream>>>(launch.pack);
+  pack_kernel<mode, Fragments<mode>><<<blocks, block, 0, stream>>>(launch.pack);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   return launch_row<mode>(plan, launch, stream);

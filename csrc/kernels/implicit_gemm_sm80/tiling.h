@@ -2,7 +2,7 @@
 // memory. Host code, for the planner and the launch.
 #pragma once
 
-#include "../implicit_gemm/phases.h"
+#include "../implicit_gemm/params.h"
 #include "config.h"
 
 namespace convt::implicit_gemm_sm80 {
@@ -44,8 +44,6 @@ struct SharedLayout {
   int64_t pixels, stages, bytes;
 };
 
-inline bool channels_innermost(const Problem& p) { return p.y_strides[1] == 1 && p.out_channels > 1; }
-
 // Words between rows of the sums in shared memory: [row][position], or [position][row] if channels are innermost.
 constexpr int32_t sums_pitch(const Config& c, bool innermost) {
   return innermost ? 16 * c.rows() + 4 : c.columns() + 8;
@@ -66,44 +64,12 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   return s;
 }
 
-struct Counts {
-  int64_t rows, columns, images;   // tiles of positions
-  int64_t channels;                // tiles of output channels
-  int64_t channel_groups, chunks;  // of input channels
-  int64_t blocks;                  // of the grid, without splits
-  int64_t fragments;               // packed, 512 bytes each
-};
-
 inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {
-  Counts n{};
-  n.rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), tile.rows);
-  n.columns = ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), tile.columns);
-  n.images = ceil_div<int64_t>(p.batch, tile.images);
-  n.channels = ceil_div<int64_t>(p.out_channels_per_group(), 16 * t.channel_blocks);
-  n.channel_groups = ceil_div<int64_t>(p.in_channels_per_group(), channels_of_fragment(mode_of(p)));
-  n.chunks = ceil_div<int64_t>(n.channel_groups, tile.channel_groups);
-  n.blocks = checked_mul(checked_mul(checked_mul(n.rows, n.columns), checked_mul(n.images, n.channels)),
-                         checked_mul(t.sets, p.groups));
-  int64_t fragments = 0;
-  for (int32_t i = 0; i < t.sets; ++i) fragments += t.set[i].fragments;
-  n.fragments = checked_mul(checked_mul(fragments, parts_of(mode_of(p))),
-                            checked_mul(n.channel_groups, checked_mul(n.channels, p.groups)));
-  return n;
+  return make_counts(p, t, tile, 16, channels_of_fragment(mode_of(p)));
 }
 
-// The workspace: counters of the tiles whose reduction is split, their partial sums, the packed weights.
-struct Workspace {
-  int64_t partials, packed, bytes;
-};
-
-inline Workspace make_workspace(const Config& c, const Counts& n, const GemmTile& tile) {
-  const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 512) * 512; };
-  const bool split = tile.splits > 1;
-  Workspace s{};
-  s.partials = split ? aligned(4 * n.blocks) : 0;
-  s.packed = s.partials + (split ? checked_mul(n.blocks * tile.splits, int64_t{4} * 16 * c.rows() * c.columns()) : 0);
-  s.bytes = checked_add(s.packed, checked_mul(n.fragments, 512));
-  return s;
+inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile) {
+  return make_workspace(n, tile, int64_t{16} * c.rows() * c.columns(), 512 * parts_of(mode_of(p)));
 }
 
 }  // namespace convt::implicit_gemm_sm80

@@ -89,7 +89,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     if (splits > n.chunks) break;
     if (splits > 1 && static_cast<double>(n.blocks) * splits > 2 * device.multiprocessors * resident) break;
     tile.splits = splits;
-    const family::Workspace workspace = family::make_workspace(config, n, tile);
+    const family::Workspace workspace = family::make_workspace(config, p, n, tile);
     const double blocks = static_cast<double>(n.blocks) * splits;
     if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
     const double unit = mma_seconds(device) * bound;
