@@ -14,6 +14,7 @@
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
+#include "../kernels/implicit_gemm_sm90/launch.h"
 #include "checks.h"
 #include "devices.h"
 #include "layout.h"
@@ -126,6 +127,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::depthwise:
       C10_CUDA_CHECK(depthwise::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::implicit_gemm_sm90:
+      C10_CUDA_CHECK(implicit_gemm_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::implicit_gemm_sm80:
       C10_CUDA_CHECK(implicit_gemm_sm80::launch(plan, problem, operands, stream));

@@ -14,6 +14,7 @@ enum class Algorithm : int32_t {
   empty,               // nothing to compute, or nothing to reduce over: the result is filled by the operator
   direct,              // csrc/kernels/direct
   depthwise,           // csrc/kernels/depthwise
+  implicit_gemm_sm90,  // csrc/kernels/implicit_gemm_sm90
   implicit_gemm_sm80,  // csrc/kernels/implicit_gemm_sm80
   aten,                // ATen's convolution; gradients only, until their fast kernels exist
 };
@@ -26,6 +27,7 @@ struct GemmTile {
   int32_t row_phases = 0, column_phases = 0;  // phases of a block
   int32_t channel_groups = 0;                 // fragments of input channels that are in shared memory at a time
   int32_t splits = 1;                         // of the reduction over input channels
+  int32_t piece_rows = 0;  // of the positions of one wgmma: 1, or an eighth of them if a row has 8; 0 in other families
 
   bool operator==(const GemmTile&) const = default;
 

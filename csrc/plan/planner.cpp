@@ -5,6 +5,7 @@
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
+#include "../kernels/implicit_gemm_sm90/config.h"
 #include "families/family.h"
 #include "plan.h"
 
@@ -18,6 +19,7 @@ struct Family {
 
 constexpr Family families[] = {
     {Algorithm::depthwise, depthwise_candidates},
+    {Algorithm::implicit_gemm_sm90, implicit_gemm_sm90_candidates},
     {Algorithm::implicit_gemm_sm80, implicit_gemm_sm80_candidates},
     {Algorithm::direct, direct_candidates},
     {Algorithm::aten, aten_candidates},
@@ -62,6 +64,8 @@ const char* name(Algorithm a) {
       return "direct";
     case Algorithm::depthwise:
       return "depthwise";
+    case Algorithm::implicit_gemm_sm90:
+      return "implicit_gemm_sm90";
     case Algorithm::implicit_gemm_sm80:
       return "implicit_gemm_sm80";
     case Algorithm::aten:
@@ -103,6 +107,9 @@ std::vector<std::string> configuration_names() {
   std::vector<std::string> names;
   for (const depthwise::Config& c : depthwise::configs) {
     names.push_back(std::string(name(Algorithm::depthwise)) + "/" + c.name);
+  }
+  for (const implicit_gemm_sm90::Config& c : implicit_gemm_sm90::configs) {
+    names.push_back(std::string(name(Algorithm::implicit_gemm_sm90)) + "/" + c.name);
   }
   for (const implicit_gemm_sm80::Config& c : implicit_gemm_sm80::configs) {
     names.push_back(std::string(name(Algorithm::implicit_gemm_sm80)) + "/" + c.name);

@@ -83,8 +83,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                                                  256.0 * steps * config.n_blocks * config.warps_n * config.warps_m);
   const double bound = mmas > 0 ? std::max(1.0, loads / 128 / (mmas * 47 / 32)) : 1.0;
   const double tiles = static_cast<double>(n.blocks) / t.sets;  // of one set
-  const double resident = std::max<int64_t>(
-      1, std::min<int64_t>(family::resident_blocks(config, mode), device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
+  const double resident =
+      std::max<int64_t>(1, std::min<int64_t>(family::resident_blocks(config, mode),
+                                             device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
   for (int32_t splits = 1; splits <= 16; splits *= 2) {
     if (splits > n.chunks) break;
     if (splits > 1 && static_cast<double>(n.blocks) * splits > 2 * device.multiprocessors * resident) break;
