@@ -14,9 +14,10 @@ struct DeviceInfo {
   int32_t multiprocessors = 0;
   int64_t shared_memory_per_block = 0;  // bytes, opt-in maximum
   int64_t l2_bytes = 0;
-  double bandwidth = 0;   // bytes/s, device memory
-  double fp32_flops = 0;  // FLOP/s on CUDA cores
-  double fp16_flops = 0;  // FLOP/s on tensor cores, dense, float32 accumulation
+  double bandwidth = 0;     // bytes/s, device memory
+  double fp32_flops = 0;    // FLOP/s on CUDA cores
+  double fp16_flops = 0;    // FLOP/s on tensor cores, dense, float32 accumulation
+  bool hopper_code = true;  // on sm_90: the code for sm_90a has been built
 
   bool operator==(const DeviceInfo&) const = default;
 };

@@ -16,6 +16,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   static_assert(configs[Row].accumulators() <= 128, "more do not fit a consumer's registers");
   static_assert(configs[Row].rows() * fragment_bytes <= weight_stage_bytes);
   static_assert(configs[Row].width % slab == 0);
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   unsigned char* const shared = device::dynamic_shared_memory();
   const Barriers barriers{device::shared_address(shared)};
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -37,13 +38,14 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     device::more_registers<208>();
     consume<mode, Row>(p, shared, barriers);
   } else {
-    device::fewer_registers<88>();
+    device::fewer_registers<96>();
     if (thread >= consumers + 32) {
       fill_patches<mode>(p, shared, barriers);
     } else if (thread == consumers) {
       copy_weights<Row>(p, device::shared_address(shared), barriers);
     }
   }
+#endif
 }
 
 }  // namespace convt::implicit_gemm_sm90

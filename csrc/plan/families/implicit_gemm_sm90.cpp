@@ -17,6 +17,7 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
     return std::string("has no ") + name(p.dtype);
   }
   if (device.compute_capability != 90) return "needs sm_90";
+  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
   if (!family::has_mode(family::mode_of(p))) return "has no float32 without TF32";
   if (p.kernel_h > family::most_taps || p.kernel_w > family::most_taps || p.kernel_h * p.kernel_w > family::most_taps) {
     return "takes kernels of at most " + std::to_string(family::most_taps) + " taps";
@@ -59,15 +60,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
   if (patch.plane_bytes >= 1 << 18) return;  // what a matrix descriptor holds
   const family::Counts n = family::make_counts(p, t, tile);
-  double fragments = 0, steps = 0;
-  for (int32_t i = 0; i < t.sets; ++i) fragments += t.set[i].fragments, steps += t.set[i].steps;
+  double fragments = 0;
+  for (int32_t i = 0; i < t.sets; ++i) fragments += t.set[i].fragments;
   // Of the tensor cores' rate, wgmma reaches .85; operands come from shared memory at 128 bytes a clock, and a
   // multiplication of 64 rows by N positions takes N / 2 clocks.
   const double clock = 4096 * 2 * device.multiprocessors / device.fp16_flops;  // of 64 x 8 x 16 products
   const double product =
       clock * config.width / 8 / 2 / 0.85 * std::max(1.0, (2048 + 32.0 * config.width) / 128 / (config.width / 2.0));
   const double products = fragments * config.groups_n * config.pieces;
-  const double tiles = static_cast<double>(n.blocks) / t.sets;  // of one set
   const double element = static_cast<double>(element_size(p.dtype));
   for (int32_t splits = 1; splits <= 8; splits *= 2) {
     if (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors)) break;
@@ -93,7 +93,6 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       best = {tile, grid, shared.bytes, workspace.bytes, seconds};
     }
   }
-  (void)tiles, (void)steps;
 }
 
 }  // namespace

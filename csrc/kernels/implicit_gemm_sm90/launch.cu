@@ -1,0 +1,34 @@
+#include "launch.h"
+
+#include "launch_mode.cuh"
+
+namespace convt::implicit_gemm_sm90 {
+
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  Launch launch;
+  make_launch(plan, problem, operands, launch);
+  switch (mode_of(problem)) {
+    case Mode::tf32:
+      return launch_mode<Mode::tf32>(plan, launch, stream);
+    case Mode::float16:
+      return launch_mode<Mode::float16>(plan, launch, stream);
+    case Mode::bfloat16:
+      return launch_mode<Mode::bfloat16>(plan, launch, stream);
+    case Mode::ieee:
+      break;
+  }
+  return cudaErrorInvalidValue;
+}
+
+namespace {
+
+__global__ void which_code() {}
+
+}  // namespace
+
+bool compiled_for_device() {
+  cudaFuncAttributes attributes{};
+  return cudaFuncGetAttributes(&attributes, which_code) == cudaSuccess && attributes.ptxVersion == 90;
+}
+
+}  // namespace convt::implicit_gemm_sm90

@@ -1,0 +1,41 @@
+// The launches of one mode; each is instantiated in a translation unit of its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "params.h"
+
+#if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
+#include "../implicit_gemm/launch.cuh"
+#include "kernel.cuh"
+#endif
+
+namespace convt::implicit_gemm_sm90 {
+
+template <Mode mode>
+cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream);
+
+#if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
+
+template <Mode mode, int Row = 0>
+cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  if constexpr (Row == config_count) {
+    return cudaErrorInvalidConfiguration;
+  } else {
+    if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
+    static Prepared prepared;
+    return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row>, launch.params, launch.grid, threads,
+                         launch.shared_bytes, stream);
+  }
+}
+
+template <Mode mode>
+cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  const cudaError_t error = launch_pack<mode, Fragments>(launch.pack, stream);
+  if (error != cudaSuccess) return error;
+  return launch_row<mode>(plan, launch, stream);
+}
+
+#endif
+
+}  // namespace convt::implicit_gemm_sm90
