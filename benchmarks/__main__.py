@@ -109,7 +109,7 @@ def parser():
     for name in ("report", "floors"):
         sub[name].add_argument("--gpu", help="which <gpu>.csv; by default every one in the folder")
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
-    sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv")
+    sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
     top.epilog = f"options of run, the default command:{options}{EXAMPLES}"
     return top
@@ -251,12 +251,15 @@ def command_floors(top, arguments, argv):
 
 
 def command_merge(top, arguments, argv):
-    sources = [(folder, name) for folder in arguments.folders for name in store.gpus(folder)]
+    from . import sweep
+
+    sources = [(folder, path.stem) for folder in arguments.folders for path in sorted(folder.glob("*.csv"))]
     if not sources:
         top.error("none of these folders holds a <gpu>.csv")
     for folder, name in sources:
-        results = store.Store(arguments.output, name)
-        results.merge(store.Store(folder, name))
+        kind = sweep.SweepStore if name.endswith(store.SWEEP) else store.Store
+        results = kind(arguments.output, name)
+        results.merge(kind(folder, name))
         results.compact(order=[case.case for case in load_cases()])
         print(f"{name}: {len(results.rows)} rows")
     return 0
