@@ -137,7 +137,7 @@ def test_a_sweep_writes_every_configuration(tmp_path, forces, operation):
 def test_tiles_are_told(tmp_path):
     _, results = run(tmp_path, [DENSE], precisions=("tf32",), layouts=("nchw",))
     tiles = {row["configuration"]: row["tile"] for row in results.rows.values()}
-    assert "rows" in tiles["implicit_gemm_sm80/64x64"]
+    assert tiles["implicit_gemm_sm80/64x64"].startswith("tiles of ")
     assert tiles["direct/thread_per_output"] == tiles["torch"] == ""
 
 
