@@ -3,6 +3,7 @@
 import argparse
 import shlex
 import sys
+from math import inf
 from pathlib import Path
 
 from . import store
@@ -10,6 +11,8 @@ from .cases import LAYOUTS, OPERATIONS, OPTIONAL_PEERS, PEERS, PRECISIONS, load_
 
 COMMANDS = {
     "run": "measure (the default command)",
+    "sweep": "time every configuration that takes a layer, each forced",
+    "sweep-report": "print what a sweep says of the planner's choices",
     "report": "print and write the report of what was measured",
     "ceilings": "measure the copy and matmul rates of this GPU",
     "merge": "take the results of other folders over",
@@ -24,9 +27,12 @@ examples:
   python -m benchmarks --only 'kb*' --only dcgan.g2        some layers
   python -m benchmarks --budget 540; python -m benchmarks --budget 540 --resume    the same in two halves
   python -m benchmarks report                              tables and plots of benchmarks/results
+  python -m benchmarks sweep --families direct,depthwise   every configuration of two families, and torch
 
 Results go to benchmarks/results/<gpu>.csv, one row an implementation, and <gpu>.json beside it. A part can be measured
-again at any time: its rows replace the older ones. Ctrl-C loses no finished row.
+again at any time: its rows replace the older ones. Ctrl-C loses no finished row. A sweep goes to <gpu>-sweep.csv and
+<gpu>-sweep.json. It ends with status 1 if a configuration was wrong or failed, and with 3 if one took the CUDA context
+with it or never returned: --resume then goes on without that configuration.
 """
 
 
@@ -41,6 +47,18 @@ def choices(allowed):
         return names
 
     return parse
+
+
+def families(text):
+    """Comma-separated beginnings of configuration names."""
+    from convt import _C
+
+    names = _C.configuration_names()
+    beginnings = tuple(dict.fromkeys(text.split(",")))
+    for beginning in beginnings:
+        if not any(name.startswith(beginning) for name in names):
+            raise argparse.ArgumentTypeError(f"no configuration begins with {beginning!r}: {', '.join(names)}")
+    return beginnings
 
 
 def shard(text):
@@ -62,27 +80,36 @@ def parser():
     )
     commands = top.add_subparsers(dest="command", metavar="command")
     sub = {name: commands.add_parser(name, help=text, description=text) for name, text in COMMANDS.items()}
-    for name in ("run", "cases"):
+    for name in ("run", "sweep", "cases"):
         add = sub[name].add_argument
-        add("--only", action="append", default=[], metavar="CASE", help="a case or a shell pattern; may be repeated")
+        only = ("--cases", "--only") if name == "sweep" else ("--only",)
+        text = "a case or a shell pattern; may be repeated"
+        add(*only, dest="only", action="append", default=[], metavar="CASE", help=text)
         add("--quick", action="store_true", help="the KernelBench layers and every 16th of the others")
         add("--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th case from the I-th")
-    for name in ("run", "report", "merge", "floors"):
+    for name in ("run", "sweep", "report", "merge", "floors"):
         sub[name].add_argument(
             "--output", type=Path, default=store.RESULTS, metavar="DIR", help="results folder (benchmarks/results)"
         )
-    add = sub["run"].add_argument
-    add("--op", choices=OPERATIONS, default="forward", help="which operator (forward)")
-    add("--precision", type=choices(PRECISIONS), default=PRECISIONS, metavar="P,...", help=", ".join(PRECISIONS))
-    add("--layout", type=choices(LAYOUTS), default=LAYOUTS, metavar="L,...", help=", ".join(LAYOUTS))
-    add("--peers", type=choices((*PEERS, *OPTIONAL_PEERS)), default=PEERS, metavar="P,...",
-        help=f"by default {', '.join(PEERS)}; also {', '.join(OPTIONAL_PEERS)}, or all")  # fmt: skip
-    add("--resume", action="store_true", help="skip what was already measured with this source")
-    add("--budget", type=float, default=float("inf"), metavar="SECONDS", help="stop cleanly before this time is over")
-    add("--row-ms", type=float, default=15, metavar="MS", help="GPU time to spend on a row's samples (15)")
+    for name, row_ms in (("run", 15), ("sweep", 5)):  # a sweep has many more rows
+        add = sub[name].add_argument
+        add("--op", choices=OPERATIONS, default="forward", help="which operator (forward)")
+        add("--precision", type=choices(PRECISIONS), default=PRECISIONS, metavar="P,...", help=", ".join(PRECISIONS))
+        add("--layout", type=choices(LAYOUTS), default=LAYOUTS, metavar="L,...", help=", ".join(LAYOUTS))
+        if name == "run":
+            add("--peers", type=choices((*PEERS, *OPTIONAL_PEERS)), default=PEERS, metavar="P,...",
+                help=f"by default {', '.join(PEERS)}; also {', '.join(OPTIONAL_PEERS)}, or all")  # fmt: skip
+        else:
+            add("--families", type=families, default=(), metavar="F,...",
+                help="only configurations whose names begin so, for example depthwise,direct/thread")  # fmt: skip
+        add("--resume", action="store_true", help="skip what was already measured with this source")
+        add("--budget", type=float, default=inf, metavar="SECONDS", help="stop cleanly before this time is over")
+        text = f"GPU time to spend on a row's samples ({row_ms})"
+        add("--row-ms", type=float, default=row_ms, metavar="MS", help=text)
     for name in ("report", "floors"):
         sub[name].add_argument("--gpu", help="which <gpu>.csv; by default every one in the folder")
-    sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv")
+    sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
+    sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
     top.epilog = f"options of run, the default command:{options}{EXAMPLES}"
     return top
@@ -99,24 +126,63 @@ def need_gpu(top):
         top.error(f"convt was built without CUDA ({convt.build_info()['cuda_note']}); build it again")
 
 
-def command_run(top, arguments, argv):
-    from . import runner, timing
-
+def selected(top, arguments):
     try:
-        cases = select(load_cases(), arguments.only, arguments.quick, arguments.shard)
+        return select(load_cases(), arguments.only, arguments.quick, arguments.shard)
     except ValueError as error:
         top.error(str(error))
+
+
+def command_run(top, arguments, argv):
+    def options(results, digest):
+        from . import runner
+
+        return runner.Options(
+            arguments.op, arguments.precision, arguments.layout, arguments.peers, arguments.resume, arguments.budget
+        )
+
+    return measure(top, arguments, argv, selected(top, arguments), store.Store, options)[0]
+
+
+def command_sweep(top, arguments, argv):
+    from . import sweep
+
+    def options(results, digest):
+        return sweep.SweepOptions(
+            arguments.op, arguments.precision, arguments.layout, (), arguments.resume, arguments.budget,
+            families=arguments.families, lost=results.lost(digest) if arguments.resume else {},
+            hung_seconds=60 + arguments.row_ms / 10,
+        )  # fmt: skip
+
+    cases = sweep.evenly(selected(top, arguments))
+    status, results, digest = measure(top, arguments, argv, cases, sweep.SweepStore, options)
+    troubles = results.troubles(digest)
+    if troubles:
+        print(f"{len(troubles)} rows of this source in {results.csv_path.name} failed or are wrong, among them:")
+    for row in troubles[:20]:
+        told = row["note"] or f"relative L2 {row['rel_l2']}, to torch's {row['rel_l2_torch'] or 'unknown'}"
+        print(f"  {row['configuration']} {row['case']} {row['precision']} {row['layout']}: {told}")
+    return status or int(bool(troubles))
+
+
+def measure(top, arguments, argv, cases, kind, make_options):
+    """Measures what a command asks for; the exit status, the store and the digest of the source.
+
+    Args:
+        kind: the class of the store.
+        make_options: of the store and the digest.
+    """
     need_gpu(top)
     import convt
+
+    from . import runner, timing
 
     digest = convt.build_info()["source_digest"]
     if digest != store.tree_digest():
         print("note: csrc/ has changed since convt was built; the figures are of the build", file=sys.stderr)
-    options = runner.Options(
-        arguments.op, arguments.precision, arguments.layout, arguments.peers, arguments.resume, arguments.budget
-    )
     machine = timing.describe_machine()
-    results = store.Store(arguments.output, store.slug(machine["gpu"]))
+    results = kind(arguments.output, store.slug(machine["gpu"]))
+    options = make_options(results, digest)
     try:
         with timing.Stopwatch(arguments.row_ms * 1e3) as stopwatch:
             ceilings = stopwatch.ceilings()
@@ -125,12 +191,12 @@ def command_run(top, arguments, argv):
             measured, left = runner.run(stopwatch, results, cases, options, record)
     except KeyboardInterrupt:
         print(f"stopped; the rows measured so far are in {results.csv_path.name}; --resume goes on", file=sys.stderr)
-        return 130
+        return 130, results, digest
     except RuntimeError as error:
         print(f"{error}\nThe rows measured so far are in {results.csv_path.name}; --resume goes on", file=sys.stderr)
-        return 1
+        return runner.LOST if isinstance(error, runner.ContextLost) else 1, results, digest
     print(f"measured {measured} cells" + (f"; {left} are left for --resume" if left else ""))
-    return 0
+    return 0, results, digest
 
 
 def show_ceilings(ceilings):
@@ -154,7 +220,7 @@ def command_ceilings(top, arguments, argv):
 
 
 def stores(top, arguments):
-    names = [arguments.gpu] if arguments.gpu else sorted(p.stem for p in arguments.output.glob("*.csv"))
+    names = [arguments.gpu] if arguments.gpu else store.gpus(arguments.output)
     results = [r for r in (store.Store(arguments.output, name) for name in names) if r.rows]
     if not results:
         top.error(f"there are no results in {arguments.output}; `python -m benchmarks` makes some")
@@ -185,23 +251,32 @@ def command_floors(top, arguments, argv):
 
 
 def command_merge(top, arguments, argv):
+    from . import sweep
+
     sources = [(folder, path.stem) for folder in arguments.folders for path in sorted(folder.glob("*.csv"))]
     if not sources:
         top.error("none of these folders holds a <gpu>.csv")
     for folder, name in sources:
-        results = store.Store(arguments.output, name)
-        results.merge(store.Store(folder, name))
+        kind = sweep.SweepStore if name.endswith(store.SWEEP) else store.Store
+        results = kind(arguments.output, name)
+        results.merge(kind(folder, name))
         results.compact(order=[case.case for case in load_cases()])
         print(f"{name}: {len(results.rows)} rows")
     return 0
 
 
+def command_sweep_report(top, arguments, argv):
+    from . import sweep, sweep_report
+
+    results = sweep.SweepStore(arguments.csv.parent, arguments.csv.stem)
+    if not results.rows or arguments.csv.name != results.csv_path.name:
+        top.error(f"{arguments.csv} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
+    print(sweep_report.text(results))
+    return 0
+
+
 def command_cases(top, arguments, argv):
-    try:
-        cases = select(load_cases(), arguments.only, arguments.quick, arguments.shard)
-    except ValueError as error:
-        top.error(str(error))
-    for c in cases:
+    for c in selected(top, arguments):
         print(f"{c.case:40} {c.kind:14} x {c.x_shape} w {c.w_shape} s {c.stride} p {c.padding} q {c.output_padding} "
               f"d {c.dilation} g {c.groups} {'bias' if c.bias else ''}")  # fmt: skip
     return 0
@@ -212,7 +287,7 @@ def main(argv=None):
     top = parser()
     first = argv[0] if argv else ""
     arguments = top.parse_args(argv if first in (*COMMANDS, "-h", "--help") else ["run", *argv])
-    return globals()[f"command_{arguments.command}"](top, arguments, argv)
+    return globals()[f"command_{arguments.command.replace('-', '_')}"](top, arguments, argv)
 
 
 if __name__ == "__main__":

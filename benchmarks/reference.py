@@ -10,6 +10,8 @@ import torch
 
 FLOPS = 8e9
 ELEMENTS = 2**25
+# Well above what rounding in the precision gives; a result beyond it is wrong.
+LARGEST_ERROR = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 5e-2}
 
 
 @dataclass

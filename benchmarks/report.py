@@ -8,6 +8,7 @@ import pandas as pd
 
 from . import roofline
 from .cases import DATA, KINDS, LAYOUTS, PRECISIONS, case_from
+from .reference import LARGEST_ERROR
 from .store import tree_digest
 
 NEVER_SLOWER = 0.97  # a ratio of times below this is slower, above it within noise
@@ -15,8 +16,6 @@ FLOOR_US = 20  # time / floor says nothing where launches dominate
 SMALL_US = 3
 WORST = 15
 CELL = ["case", "op", "precision", "layout"]
-# Well above what rounding in the precision gives; a row beyond it counts nowhere.
-LARGEST_ERROR = {"fp32": 1e-5, "tf32": 5e-3, "fp16": 1e-2, "bf16": 5e-2}
 
 
 def load_rows(store, digest):

@@ -16,9 +16,17 @@ from .cases import LAYOUTS, PEERS, PRECISIONS, SHAPE_COLUMNS, load_cases
 from .reference import make_reference
 from .timing import DTYPE, precision_mode
 
+LOST = 3  # exit status after a ContextLost
+
+
+class ContextLost(RuntimeError):
+    """The CUDA context is of no use any more: only another process can go on."""
+
 
 @dataclass
 class Options:
+    """What to measure. The methods say what a cell is; a sweep of configurations has others."""
+
     operation: str = "forward"
     precisions: tuple = PRECISIONS
     layouts: tuple = LAYOUTS
@@ -26,6 +34,19 @@ class Options:
     resume: bool = False
     budget: float = float("inf")  # seconds
     started: float = field(default_factory=time.monotonic)
+
+    def measure(self, stopwatch, store, case, precision, layout, operands, reference, ceilings):
+        """The rows of a cell, and the error that lost the CUDA context or None."""
+        return measure_cell(stopwatch, case, self, precision, layout, operands, reference, ceilings)
+
+    def rows_without_figures(self, case, precision, layout, why):
+        return [empty_row(case, self, precision, layout, impl, why) for impl in ("convt", *self.peers)]
+
+    def is_done(self, store, case, precision, layout, digest):
+        return is_done(store, case, self, precision, layout, digest)
+
+    def summary(self, rows):
+        return summary(rows)
 
 
 def make_operands(case, dtype, device, operation):
@@ -47,12 +68,16 @@ def in_layout(tensor, layout):
     return tensor.contiguous(memory_format=torch.channels_last if layout == "nhwc" else torch.contiguous_format)
 
 
-def plan_name(case, operation, x, w, bias, dy):
+def explain(case, operation, x, w, bias, dy):
     a, b = {"forward": (x, w), "input_grad": (dy, w), "weight_grad": (x, dy)}[operation]
-    plan = convt.explain(
+    return convt.explain(
         a, b, bias, case.stride, case.padding, case.output_padding, case.groups, case.dilation,
         operation=operation, input_size=(case.h, case.w), kernel_size=case.kernel,
     )  # fmt: skip
+
+
+def plan_name(case, operation, x, w, bias, dy):
+    plan = explain(case, operation, x, w, bias, dy)
     return f"{plan.algorithm}/{plan.configuration}"
 
 
@@ -133,7 +158,7 @@ def is_done(store, case, options, precision, layout, digest):
 def measure_case(stopwatch, store, case, options, todo, ceilings, device):
     """Measures the cells `todo` of a case, a list of (precision, layout), and stores each as it is done.
 
-    Yields (precision, layout, rows) after each. Raises RuntimeError if the CUDA context is lost.
+    Yields (precision, layout, rows) after each. Raises ContextLost.
     """
     for dtype in dict.fromkeys(DTYPE[precision] for precision, _ in todo):
         mine = [cell for cell in todo if DTYPE[cell[0]] == dtype]
@@ -150,19 +175,18 @@ def measure_case(stopwatch, store, case, options, todo, ceilings, device):
             try:
                 if not failure:
                     with precision_mode(precision):
-                        rows, lost = measure_cell(
-                            stopwatch, case, options, precision, layout, operands, reference, ceilings
+                        rows, lost = options.measure(
+                            stopwatch, store, case, precision, layout, operands, reference, ceilings
                         )
             except torch.OutOfMemoryError as error:  # the operands in another layout
                 failure = reason(error)
                 stopwatch.recover()
             if failure:
-                impls = ("convt", *options.peers)
-                rows = [empty_row(case, options, precision, layout, impl, failure) for impl in impls]
+                rows = options.rows_without_figures(case, precision, layout, failure)
             store.append(rows)
             yield precision, layout, rows
             if lost:
-                raise RuntimeError(f"the CUDA context is lost: {lost}")
+                raise ContextLost(f"the CUDA context is lost: {lost}")
 
 
 def summary(rows):
@@ -190,7 +214,7 @@ def run(stopwatch, store, cases, options, run_record, device="cuda", console=Non
     for case in cases:
         todo = cells(options, options.precisions)
         if options.resume:
-            todo = [cell for cell in todo if not is_done(store, case, options, *cell, digest)]
+            todo = [cell for cell in todo if not options.is_done(store, case, *cell, digest)]
         if todo:
             jobs.append((case, todo))
     total = sum(len(todo) for _, todo in jobs)
@@ -213,7 +237,8 @@ def run(stopwatch, store, cases, options, run_record, device="cuda", console=Non
                     if not console.is_terminal and now - last_line > 10:
                         last_line = now
                         done = f"{measured}/{total} {now - options.started:.0f} s"
-                        console.print(f"{done} {case.case} {precision} {layout}: {summary(rows)}", soft_wrap=True)
+                        cell = f"{case.case} {precision} {layout}"
+                        console.print(f"{done} {cell}: {options.summary(rows)}", soft_wrap=True)
                     if now - options.started + longest > options.budget:
                         return measured, total - measured
     finally:

@@ -17,6 +17,7 @@ KEY = ("case", "op", "precision", "layout", "impl")
 MEASURED = ("us_median", "us_p10", "us_p90", "host_us", "floor_us", "floor_by", "rel_l2", "extra_bytes")
 COLUMNS = (*SHAPE_COLUMNS, "op", "precision", "layout", "impl", "plan", *MEASURED)
 RESULTS = Path(__file__).parent / "results"
+SWEEP = "-sweep"  # ends the names of the stores of sweep.py
 
 
 def slug(gpu):
@@ -35,8 +36,9 @@ def tree_digest(root=None):
     return digest.hexdigest() if paths else None
 
 
-def key(row):
-    return tuple(row[name] for name in KEY)
+def gpus(folder):
+    """The names of the stores in a folder that are measurements of a GPU, not sweeps."""
+    return [path.stem for path in sorted(Path(folder).glob("*.csv")) if not path.stem.endswith(SWEEP)]
 
 
 class Store:
@@ -47,6 +49,9 @@ class Store:
         runs: dicts with GPU, driver, versions, date, ceilings, digest and command.
         run_of: {key of a row: index into runs}.
     """
+
+    key_columns = KEY  # case, operation, precision and layout, then what was measured in that cell
+    columns = COLUMNS
 
     def __init__(self, folder, name):
         self.folder = Path(folder)
@@ -59,9 +64,12 @@ class Store:
                 # A line that was cut off when the machine went down has no last column.
                 for row in csv.DictReader(file):
                     if None not in row.values():
-                        self.rows[key(row)] = row
+                        self.rows[self.key(row)] = row
         if self.json_path.exists():
             self._read_record()
+
+    def key(self, row):
+        return tuple(row[name] for name in self.key_columns)
 
     def _read_record(self):
         record = json.loads(self.json_path.read_text())
@@ -86,13 +94,13 @@ class Store:
     def append(self, rows):
         """Adds finished rows of the current run; they are on the disk when this returns."""
         with open(self.csv_path, "a", newline="") as file:
-            csv.DictWriter(file, COLUMNS, lineterminator="\n").writerows(rows)
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerows(rows)
             file.flush()
             os.fsync(file.fileno())
         for row in rows:
-            text = {name: "" if row.get(name) is None else str(row[name]) for name in COLUMNS}
-            self.rows[key(text)] = text
-            self.run_of[key(text)] = len(self.runs) - 1
+            text = {name: "" if row.get(name) is None else str(row[name]) for name in self.columns}
+            self.rows[self.key(text)] = text
+            self.run_of[self.key(text)] = len(self.runs) - 1
         self._write_record()
 
     def merge(self, other):
@@ -127,7 +135,7 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.csv_path.with_suffix(".csv.new")
         with open(temporary, "w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer = csv.DictWriter(file, self.columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(self.rows.values())
         temporary.replace(self.csv_path)

@@ -111,8 +111,12 @@ class Stopwatch:
         probe.estimate = start.elapsed_time(end) * 1e3
         return probe
 
-    def sample(self, probes):
-        """Takes the samples of calls that were probed, interleaved, so that drift of the clocks meets all alike."""
+    def sample(self, probes, host=True):
+        """Takes the samples of calls that were probed, interleaved, so that drift of the clocks meets all alike.
+
+        Args:
+            host: whether to take the host's time too.
+        """
         pool = torch.cuda.graph_pool_handle()
         replays, plan, events = [], [], []
         for probe in probes:
@@ -137,7 +141,7 @@ class Stopwatch:
         self.synchronize()
         for probe, start, end in events:
             probe.gpu_us.append(start.elapsed_time(end) * 1e3)
-        for probe in probes:
+        for probe in probes if host else ():
             self.time_host(probe)
 
     def time_host(self, probe):

@@ -8,6 +8,7 @@ that lies in [0, out); w is not flipped:
 
 import dataclasses
 import math
+import os
 import random
 from typing import NamedTuple
 
@@ -193,6 +194,11 @@ def random_tensor(shape, dtype, device="cpu", generator=None):
     """Standard normal, rounded to `dtype`. Made on the CPU, so that every device gets the same."""
     wide = torch.complex128 if dtype.is_complex else torch.float64
     return torch.randn(shape, dtype=wide, generator=generator).to(dtype).to(device)
+
+
+def problem_count(usual):
+    """How many random problems a GPU test takes; CONVT_TEST_PROBLEMS says so where each takes long."""
+    return int(os.environ.get("CONVT_TEST_PROBLEMS", usual))
 
 
 def random_problem(rng: random.Random, most_channels=6, most_size=7, most_kernel=5) -> Problem:

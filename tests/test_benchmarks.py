@@ -299,7 +299,7 @@ class HostStopwatch:
         self.calls += 1
         return timing.Probe(call, output=call(), estimate=1.0, extra_bytes=64, host_us=[3.0])
 
-    def sample(self, probes):
+    def sample(self, probes, host=True):
         for i, probe in enumerate(probes):
             probe.gpu_us = [1.0 + i, 2.0 + i, 3.0 + i]
 
@@ -336,8 +336,8 @@ def test_a_run_writes_every_row(tmp_path, no_plan, operation):
     limits = {"fp32": 1e-6, "tf32": 1e-6, "fp16": 2e-3, "bf16": 2e-2}
     for (case, op, precision, layout, impl), r in results.rows.items():
         assert op == operation
-        # oneDNN's half-precision convolutions, which are the peers' on a CPU, are wrong for some sizes in some versions of
-        # torch: the figure that says so is the one to expect of them then.
+        # oneDNN's half-precision convolutions, which are the peers' on a CPU, are wrong for some sizes in some
+        # versions of torch: the figure that says so is the one to expect of them then.
         theirs = float(results.rows[case, op, precision, layout, "torch"]["rel_l2"])
         of_peer = impl != "convt" and precision in ("fp16", "bf16")
         limit = max(limits[precision], 1.25 * theirs) if of_peer else limits[precision]
@@ -524,7 +524,9 @@ def test_torch_is_held_against_the_record(tmp_path):
 # The command line
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["report", "--help"], ["merge", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["sweep", "--help"], ["report", "--help"], ["merge", "--help"]]
+)
 def test_help(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         command_line.main(arguments)
@@ -542,6 +544,9 @@ def test_help(arguments, capsys):
         (["--precision", "fp8"], "'fp8' is none of fp32, tf32, fp16, bf16"),
         (["--peers", "torch,magic"], "'magic' is none of"),
         (["--shard", "3/2"], "not of the form i/n"),
+        (["sweep", "--cases", "kb1000"], "no case is called 'kb1000'"),
+        (["sweep", "--families", "direct,magic"], "no configuration begins with 'magic': "),
+        (["sweep-report", "nowhere.csv"], "nowhere.csv holds no sweep"),
         (["report", "--output", "nowhere"], "there are no results in nowhere"),
         (["merge", "nowhere"], "none of these folders"),
     ],
@@ -557,6 +562,9 @@ def test_bad_arguments_get_one_line(arguments, message, capsys):
 def test_measuring_without_a_gpu_is_refused():
     done = subprocess.run([sys.executable, "-m", "benchmarks", "--quick"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "needs a CUDA GPU" in done.stderr
+    with pytest.raises(SystemExit) as stop:
+        command_line.main(["sweep", "--quick"])
+    assert stop.value.code == 2
 
 
 def test_the_record_keeps_no_folder():

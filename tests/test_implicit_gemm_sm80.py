@@ -6,7 +6,17 @@ import pytest
 import simt_program
 import torch
 import torch.nn.functional as F
-from reference import MEMORY, Problem, assert_parity, lay_out, poison_allocator, random_problem, random_tensor, reference
+from reference import (
+    MEMORY,
+    Problem,
+    assert_parity,
+    lay_out,
+    poison_allocator,
+    problem_count,
+    random_problem,
+    random_tensor,
+    reference,
+)
 
 import convt
 from convt import _C
@@ -127,7 +137,7 @@ def test_random_problems(configuration, precision, seed):
         pytest.skip("this configuration has no registers for promoted sums")
     rng = random.Random(f"{configuration} {precision} {seed}")
     dtype = dtype_of(precision)
-    for _ in range(15):
+    for _ in range(problem_count(15)):
         p = random_problem(rng, most_channels=rng.choice((6, 24, 80)), most_size=rng.choice((7, 20)))
         x, w = (
             lay_out(random_tensor(shape, dtype, "cuda"), rng.choice(MEMORY[:5])) for shape in (p.x_shape, p.w_shape)
@@ -156,9 +166,7 @@ LAYERS = {
 @pytest.mark.parametrize("layout", (torch.contiguous_format, torch.channels_last), ids=("nchw", "nhwc"))
 def test_layers(layer, layout, precision):
     p, dtype = LAYERS[layer], dtype_of(precision)
-    x, w = (
-        random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape)
-    )
+    x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
     b = random_tensor((p.out_channels,), dtype, "cuda")
     for configuration in NAMES:
         if takes(configuration, precision):
