@@ -1,5 +1,7 @@
 #pragma once
 
+#include "any.h"
+#include "last.h"
 #include "tile.h"
 
 namespace convt::depthwise {
@@ -9,6 +11,29 @@ __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Sc
     depthwise_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_tile<Row, Scalar, LoadWidth>(p, index);
+}
+
+template <int Row, class Scalar>
+__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
+    depthwise_last_kernel(const __grid_constant__ LastParams p) {
+  __shared__ alignas(16) Scalar table[LastShape<Row, Scalar>::table];
+  const bool spoilt = __syncthreads_or(fill_table(p, table, blockIdx.x, threadIdx.x));
+  compute_last<Row, Scalar>(p, table, spoilt, blockIdx.x, threadIdx.x);
+}
+
+template <class Scalar, int V>
+__global__ void __launch_bounds__(block) depthwise_any_last_kernel(const __grid_constant__ LastParams p) {
+  extern __shared__ uint4 shared[];
+  auto* table = reinterpret_cast<Scalar*>(shared);
+  fill_table(p, table, blockIdx.x, threadIdx.x);
+  __syncthreads();
+  compute_any_last<Scalar, V>(p, table, blockIdx.x, threadIdx.x);
+}
+
+template <class Scalar>
+__global__ void __launch_bounds__(block) depthwise_any_kernel(const __grid_constant__ AnyParams p) {
+  const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
+  if (index < p.threads) compute_any<Scalar>(p, index);
 }
 
 }  // namespace convt::depthwise
