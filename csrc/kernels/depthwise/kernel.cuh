@@ -17,12 +17,15 @@ template <int Row, class Scalar>
 __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
     depthwise_last_kernel(const __grid_constant__ LastParams p) {
   __shared__ alignas(16) Scalar table[LastShape<Row, Scalar>::table];
+  __shared__ alignas(16) float biases[most_lanes * LastShape<Row, Scalar>::V];
+  fill_bias<Scalar>(p, biases, blockIdx.x, threadIdx.x);
   const bool spoilt = __syncthreads_or(fill_table(p, table, blockIdx.x, threadIdx.x));
-  compute_last<Row, Scalar>(p, table, spoilt, blockIdx.x, threadIdx.x);
+  compute_last<Row, Scalar>(p, table, biases, spoilt, blockIdx.x, threadIdx.x);
 }
 
 template <class Scalar, int V>
-__global__ void __launch_bounds__(block) depthwise_any_last_kernel(const __grid_constant__ LastParams p) {
+__global__ void __launch_bounds__(block, V == 4 ? 3 : 4)
+    depthwise_any_last_kernel(const __grid_constant__ LastParams p) {
   extern __shared__ uint4 shared[];
   auto* table = reinterpret_cast<Scalar*>(shared);
   fill_table(p, table, blockIdx.x, threadIdx.x);

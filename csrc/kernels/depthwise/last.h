@@ -146,7 +146,9 @@ CONVT_HOST_DEVICE bool fill_table(const LastParams& p, Scalar* table, uint32_t b
   const int32_t channels = smaller(p.channels, p.out_channels - first);
   const auto taps = static_cast<int32_t>(p.taps.divisor);
   bool spoilt = false;
+#pragma unroll 1
   for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
+#pragma unroll 2
     for (auto i = static_cast<int32_t>(thread); i < channels * taps; i += block) {
       auto tap = static_cast<uint32_t>(i);
       const uint32_t channel = p.taps.divide(tap);
@@ -161,6 +163,20 @@ CONVT_HOST_DEVICE bool fill_table(const LastParams& p, Scalar* table, uint32_t b
     }
   }
   return spoilt;
+}
+
+// The bias of a block's channels as float32, zero if there is none.
+template <class Scalar>
+CONVT_HOST_DEVICE void fill_bias(const LastParams& p, float* to, uint32_t block_index, uint32_t thread) {
+  uint32_t chunk = block_index;
+  p.chunks.divide(chunk);
+  const auto first = static_cast<int32_t>(chunk) * p.channels;
+  const int32_t channels = smaller(p.channels, p.out_channels - first);
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(thread); i < channels; i += block) {
+    to[i] = 0;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (first + i) * p.bias_stride, to + i);
+  }
 }
 
 // What a thread has to do with all its tiles.
@@ -236,18 +252,29 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
   }
 }
 
+// A value that the compiler knows nothing about: what is computed from it stays inside the loop that asks for it, and
+// an address is not taken apart into what it was computed from.
+template <class T>
+CONVT_HOST_DEVICE T opaque(T v) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(v));
+  } else {
+    asm volatile("" : "+r"(v));
+  }
+#endif
+  return v;
+}
+
 // Exact shapes. `spoilt`: the table has an infinity or a NaN.
 template <int Row, class Scalar>
-CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, bool spoilt, uint32_t block_index,
+CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, const float* biases, bool spoilt, uint32_t block_index,
                                     uint32_t thread) {
   using S = LastShape<Row, Scalar>;
   constexpr int V = S::V;
   constexpr Window h = S::h, w = S::w;
   const Lane lane = lane_of<V>(p, block_index, thread);
   if (static_cast<int32_t>(lane.slot) >= p.slots || lane.channel >= p.out_channels) return;
-  table += lane.table_channel;
-  float bias[V];
-  load_bias<V, Scalar>(p, lane.channel, bias);
 
 #pragma unroll 1
   for (int32_t repeat = 0; repeat < p.repeats; ++repeat) {
@@ -265,8 +292,15 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, bo
 
     const bool edge =
         in_row < 0 || in_row + S::in_rows > p.in_h || in_column < 0 || in_column + S::in_columns > p.in_w;
+    // Weights and offsets are to be found again for each tile, not kept in registers from one to the next.
+    const int32_t table_channel = opaque(lane.table_channel);
+    const int32_t x_row_stride = opaque(p.x_row_stride), x_column_stride = opaque(p.x_column_stride);
+    const int32_t y_row_stride = opaque(p.y_row_stride), y_column_stride = opaque(p.y_column_stride);
+    float bias[V];
+    load_table<(V < 4 ? V : 4)>(biases + table_channel, bias);
+    if constexpr (V == 8) load_table<4>(biases + table_channel + 4, bias + 4);
     if (edge && spoilt) {
-      exact_last_tile<S>(p, x, table, bias, y, out_row, out_column);
+      exact_last_tile<S>(p, x, table + table_channel, bias, y, out_row, out_column);
       continue;
     }
 
@@ -281,7 +315,12 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, bo
     }
 
     const Scalar* corner =
-        x + (static_cast<int64_t>(in_row) * p.x_row_stride + static_cast<int64_t>(in_column) * p.x_column_stride);
+        opaque(x + (static_cast<int64_t>(in_row) * x_row_stride + static_cast<int64_t>(in_column) * x_column_stride));
+    // Of the output, in bytes: in 32 bits from the tile's first.
+    char* y_corner = static_cast<char*>(p.y) +
+                     opaque<int64_t>((n * p.y_batch_stride + lane.channel +
+                                      (out_row * y_row_stride + out_column * y_column_stride)) *
+                                     static_cast<int64_t>(sizeof(Scalar)));
 #pragma unroll
     for (int i = 0; i < S::in_rows; ++i) {
       float row[S::in_columns][V];
@@ -291,8 +330,7 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, bo
         for (int k = 0; k < V; ++k) row[c][k] = 0;
         if (static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(p.in_h) &&
             static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(p.in_w)) {
-          load<V>(corner + (static_cast<int64_t>(i) * p.x_row_stride + static_cast<int64_t>(c) * p.x_column_stride),
-                  row[c]);
+          load<V>(corner + (i * x_row_stride + c * x_column_stride), row[c]);
         }
       }
 #pragma unroll
@@ -303,7 +341,7 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, bo
 #pragma unroll
         for (int s = 0; s < S::kernel_w; ++s) {
           float weights[V];
-          load_table<V>(table + (t * S::kernel_w + s) * S::pitch, weights);
+          load_table<V>(table + (table_channel + (t * S::kernel_w + s) * S::pitch), weights);
 #pragma unroll
           for (int c = 0; c < S::out_columns; ++c) {
             if (w.phase(c % S::stride_w) != s % S::stride_w) continue;
@@ -319,10 +357,11 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, bo
         const int phase = r % S::stride_h;
         const int last = h.taps(phase) > 0 ? r / S::stride_h + h.top(phase) - h.first() : 0;
         if (last != i || out_row + r >= p.out_h) continue;
-        Scalar* to = y + ((out_row + r) * p.y_row_stride + out_column * p.y_column_stride);
 #pragma unroll
         for (int c = 0; c < S::out_columns; ++c) {
-          if (out_column + c < p.out_w) store<V>(to + c * p.y_column_stride, sums[r][c]);
+          if (out_column + c >= p.out_w) continue;
+          const auto offset = static_cast<uint32_t>(r * y_row_stride + c * y_column_stride);
+          store<V>(reinterpret_cast<Scalar*>(y_corner + offset * static_cast<uint32_t>(sizeof(Scalar))), sums[r][c]);
         }
       }
     }
