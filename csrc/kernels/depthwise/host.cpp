@@ -66,11 +66,15 @@ void run_row(const Plan& plan, const Problem& problem, const Operands& operands)
       run_any_last<Scalar>(plan, problem, operands);
     } else if constexpr (config.form == Form::last) {
       if (!fits_last(plan, problem, operands)) return run_any_last<Scalar>(plan, problem, operands);
-      run_blocks<Scalar>(make_last_params(plan, problem, operands), LastShape<Row, Scalar>::table,
-                         [params = make_last_params(plan, problem, operands)](const Scalar* table, bool spoilt,
-                                                                              uint32_t b, uint32_t i) {
-                           compute_last<Row, Scalar>(params, table, spoilt, b, i);
-                         });
+      using S = LastShape<Row, Scalar>;
+      const LastParams params = make_last_params(plan, problem, operands);
+      alignas(16) float biases[most_lanes * S::V];
+      run_blocks<Scalar>(params, S::table, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
+        if (i == 0) {
+          for (uint32_t thread = 0; thread < block; ++thread) fill_bias<Scalar>(params, biases, b, thread);
+        }
+        compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
+      });
     } else {
       const Params params = make_params(plan, problem, operands);
       if (loads_vectors(plan, problem, operands)) {

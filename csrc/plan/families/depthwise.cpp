@@ -150,6 +150,10 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       // What the kernel for any shape refuses: it computes what lies in memory without alignment.
       if (reason.empty()) reason = any_refusal(p);
       if (!reason.empty()) return reason;
+      // A window's offsets too are computed in 32 bits.
+      for (int64_t stride : {p.x_strides[2], p.x_strides[3]}) {
+        if (stride >= image_limit / 8) return "takes rows of less than 2^27 elements";
+      }
       if (p.out_channels_per_group() != 1) {
         return "takes 1 output channel a group, not " + number(p.out_channels_per_group());
       }
