@@ -46,6 +46,9 @@ void fill(Buffer<Scalar>& b, int64_t count) {
 Problem random_problem(const depthwise::Config& c, DataType dtype) {
   const int64_t bytes = element_size(dtype);
   const bool last = c.form == depthwise::Form::last;
+  const bool rows = c.form == depthwise::Form::rows;
+  const int64_t columns = rows ? depthwise::tile_of(c, bytes).columns : 1;
+  const int64_t store = rows ? depthwise::widest_store(c, bytes) : 1;
   Problem p;
   p.dtype = dtype;
   do {
@@ -75,7 +78,8 @@ Problem random_problem(const depthwise::Config& c, DataType dtype) {
     }
     p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, p.stride_h - 1), p.dilation_h);
     p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, p.stride_w - 1), p.dilation_w);
-  } while (p.out_h <= 0 || p.out_w <= 0);
+  } while (p.out_h <= 0 || p.out_w <= 0 || p.in_w % columns != 0 || p.out_w % store != 0 ||
+           (rows && (p.padding_w - c.w.padding) / c.w.stride % columns != 0));
   return p;
 }
 

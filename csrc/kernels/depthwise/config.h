@@ -29,8 +29,8 @@ struct Config {
   Form form;
   bool proven;  // tests have run it on a GPU
   AxisConfig h, w;
-  // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes of its
-  // vector of channels; blocks an SM, as many as do without spills. No rows: not compiled for this size.
+  // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes that it
+  // stores at a time; blocks an SM, as many as do without spills. No rows: not compiled for this size.
   struct Positions {
     int32_t rows, columns, bytes, resident;
   } wide = {}, narrow = {};
@@ -63,6 +63,15 @@ inline constexpr Config configs[] = {
     {"nchw_4x4_s4_p0", Form::tile, true, {4, 4, 0}, {4, 4, 0}},
     {"nchw_7x7_s4_p2", Form::tile, true, {7, 4, 2}, {7, 4, 2}},
     {"nchw_8x8_s4_p2", Form::tile, true, {8, 4, 2}, {8, 4, 2}},
+
+    // Rivals of those above, to be timed against them.
+    {"nchw_3x3_s1_rows4", Form::rows, false, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 4}},
+    {"nchw_3x3_s2_p1_rows2", Form::rows, false, {3, 2, 1}, {3, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_3x3_s2_p1_rows4", Form::rows, false, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_4x4_s2_p1_rows2", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_4x4_s2_p1_rows4", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows2", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows4", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 4}, {4, 4, 16, 4}},
 
     {"nhwc_2x2_s2_p0", Form::last, false, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
     {"nhwc_3x3_s1", Form::last, false, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 3}, {1, 4, 8, 3}},
@@ -114,7 +123,7 @@ struct Tile {
 };
 
 constexpr Tile tile_of(const Config& c, int64_t element_bytes) {
-  if (c.form == Form::last) return {c.positions(element_bytes).rows, c.positions(element_bytes).columns};
+  if (c.form != Form::tile) return {c.positions(element_bytes).rows, c.positions(element_bytes).columns};
   const auto vector = static_cast<int32_t>(16 / element_bytes);
   // A lane writes 16 bytes of a row, next to those of its neighbours. A stride that does not divide them takes more.
   // So would the window of a wide kernel take more registers than there are.
@@ -142,10 +151,17 @@ constexpr int32_t vector_of(const Config& c, int64_t element_bytes) {
   return static_cast<int32_t>(c.positions(element_bytes).bytes / element_bytes);
 }
 
+// The widest vectors that a kernel's weights are whole numbers of.
+constexpr int32_t weight_piece(const Config& c, int64_t element_bytes) {
+  auto width = static_cast<int32_t>(16 / element_bytes);
+  while (c.h.kernel * c.w.kernel % width != 0) width /= 2;
+  return width;
+}
+
 // Blocks an SM: as many as leave registers for the accumulators, the weights and two rows of the window.
 constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes) {
   const Tile tile = tile_of(c, element_bytes);
-  if (c.form == Form::last) return c.positions(element_bytes).resident;
+  if (c.form != Form::tile) return c.positions(element_bytes).resident;
   const int32_t outputs = tile.columns * c.w.stride * tile.rows * c.h.stride;
   const int32_t window = tile.columns + Window{c.w}.last() - Window{c.w}.first();
   // At stride 1 an input row reaches all kernel rows, and as much again is in flight.

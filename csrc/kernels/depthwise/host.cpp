@@ -7,6 +7,7 @@
 
 #include "any.h"
 #include "last.h"
+#include "rows.h"
 #include "tile.h"
 
 namespace convt::depthwise {
@@ -50,6 +51,12 @@ void run_any_last(const Plan& plan, const Problem& problem, const Operands& oper
   });
 }
 
+template <class Scalar>
+void run_any(const Problem& problem, const Operands& operands) {
+  const AnyParams params = make_any_params(problem, operands);
+  for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar>(params, i);
+}
+
 template <class Scalar, int Row = 0>
 void run_row(const Plan& plan, const Problem& problem, const Operands& operands) {
   if constexpr (Row == config_count) {
@@ -60,10 +67,13 @@ void run_row(const Plan& plan, const Problem& problem, const Operands& operands)
     if constexpr (!config.has(sizeof(Scalar))) {
       throw std::invalid_argument("run_on_host: not compiled for this type");
     } else if constexpr (config.form == Form::any) {
-      const AnyParams params = make_any_params(problem, operands);
-      for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar>(params, i);
+      run_any<Scalar>(problem, operands);
     } else if constexpr (config.form == Form::any_last) {
       run_any_last<Scalar>(plan, problem, operands);
+    } else if constexpr (config.form == Form::rows) {
+      if (!fits_rows(plan, problem, operands)) return run_any<Scalar>(problem, operands);
+      const Params params = make_params(plan, problem, operands);
+      for (uint32_t i = 0; i < params.threads; ++i) compute_rows<Row, Scalar>(params, i);
     } else if constexpr (config.form == Form::last) {
       if (!fits_last(plan, problem, operands)) return run_any_last<Scalar>(plan, problem, operands);
       using S = LastShape<Row, Scalar>;

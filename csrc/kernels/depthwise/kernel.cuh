@@ -2,6 +2,7 @@
 
 #include "any.h"
 #include "last.h"
+#include "rows.h"
 #include "tile.h"
 
 namespace convt::depthwise {
@@ -11,6 +12,13 @@ __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Sc
     depthwise_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_tile<Row, Scalar, LoadWidth>(p, index);
+}
+
+template <int Row, class Scalar>
+__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
+    depthwise_rows_kernel(const __grid_constant__ Params p) {
+  const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
+  if (index < p.threads) compute_rows<Row, Scalar>(p, index);
 }
 
 template <int Row, class Scalar>

@@ -252,20 +252,6 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
   }
 }
 
-// A value that the compiler knows nothing about: what is computed from it stays inside the loop that asks for it, and
-// an address is not taken apart into what it was computed from.
-template <class T>
-CONVT_HOST_DEVICE T opaque(T v) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (sizeof(T) == 8) {
-    asm volatile("" : "+l"(v));
-  } else {
-    asm volatile("" : "+r"(v));
-  }
-#endif
-  return v;
-}
-
 // Exact shapes. `spoilt`: the table has an infinity or a NaN.
 template <int Row, class Scalar>
 CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, const float* biases, bool spoilt, uint32_t block_index,

@@ -28,6 +28,13 @@ cudaError_t launch_any_last(const Plan& plan, const Problem& problem, const Oper
   return cudaGetLastError();
 }
 
+template <class Scalar>
+cudaError_t launch_any(const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  const AnyParams params = make_any_params(problem, operands);
+  depthwise_any_kernel<Scalar><<<ceil_div<uint32_t>(params.threads, block), block, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
 template <class Scalar, int Row = 0>
 cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
   if constexpr (Row == config_count) {
@@ -39,9 +46,12 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
     if constexpr (!config.has(sizeof(Scalar))) {
       return cudaErrorInvalidConfiguration;
     } else if constexpr (config.form == Form::any) {
-      depthwise_any_kernel<Scalar><<<grid, block, 0, stream>>>(make_any_params(problem, operands));
+      return launch_any<Scalar>(problem, operands, stream);
     } else if constexpr (config.form == Form::any_last) {
       return launch_any_last<Scalar>(plan, problem, operands, stream);
+    } else if constexpr (config.form == Form::rows) {
+      if (!fits_rows(plan, problem, operands)) return launch_any<Scalar>(problem, operands, stream);
+      depthwise_rows_kernel<Row, Scalar><<<grid, block, 0, stream>>>(make_params(plan, problem, operands));
     } else if constexpr (config.form == Form::last) {
       if (!fits_last(plan, problem, operands)) return launch_any_last<Scalar>(plan, problem, operands, stream);
       depthwise_last_kernel<Row, Scalar><<<grid, block, 0, stream>>>(make_last_params(plan, problem, operands));

@@ -107,6 +107,29 @@ std::string any_refusal(const Problem& p) {
   return "";
 }
 
+// Form rows.
+std::string vectors_refusal(const Config& config, const Problem& p) {
+  const int64_t bytes = element_size(p.dtype), columns = depthwise::tile_of(config, bytes).columns;
+  const auto whole = [](const std::array<int64_t, 4>& sizes, const Strides& strides, int dimensions, int64_t width) {
+    for (int d = 0; d < dimensions; ++d) {
+      if (sizes[d] > 1 && strides[d] % width != 0) return false;
+    }
+    return true;
+  };
+  const int64_t store = depthwise::widest_store(config, bytes), weights = depthwise::weight_piece(config, bytes);
+  if (p.in_w % columns != 0 || p.out_w % store != 0) {
+    return "takes widths that are multiples of " + number(columns) + " and, of the output, " + number(store);
+  }
+  if ((p.padding_w - config.w.padding) / config.w.stride % columns != 0) {
+    return "takes padding that shifts the input by multiples of " + number(columns);
+  }
+  if (!whole(p.x_sizes(), p.x_strides, 3, columns) || !whole(p.y_sizes(), p.y_strides, 3, store) ||
+      !whole(p.w_sizes(), p.w_strides, 2, weights)) {
+    return "takes strides of whole vectors";
+  }
+  return "";
+}
+
 // `threads` of the form's launch, which are numbered in 32 bits.
 std::string count_refusal(int64_t threads) {
   return threads < threads_limit ? "" : "needs " + number(threads) + " threads, more than it can number";
@@ -139,6 +162,12 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       if (reason.empty()) reason = shape_refusal(config, p);
       if (!reason.empty()) return reason;
       if (!config.has(bytes)) return "is not compiled for elements of " + number(bytes) + " bytes";
+      if (config.form == Form::rows) {
+        // What the kernel for any shape refuses: it computes what lies in memory without alignment.
+        reason = any_refusal(p);
+        if (reason.empty()) reason = vectors_refusal(config, p);
+        if (!reason.empty()) return reason;
+      }
       const depthwise::Tile tile = depthwise::tile_of(config, bytes);
       const int64_t tiles = checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
                                         ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride));
@@ -186,13 +215,13 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
 
 double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
-  // At the rate of a copy: no other family is faster. Its rivals of the same shape rank behind it.
-  if (config.form == Form::tile || config.form == Form::last) {
-    return launch_seconds + copy * (std::string_view(config.name).find("_vector16") != std::string_view::npos ||
-                                            std::string_view(config.name).find("_tile2") != std::string_view::npos
-                                        ? 1.01
-                                        : 1);
+  // At the rate of a copy: no other family is faster. Of rivals for the same shape the first is chosen, but for rows:
+  // their height pays where instructions bound, in 16 bits.
+  if (config.form == Form::rows) {
+    const int64_t bytes = element_size(p.dtype);
+    return launch_seconds + copy * ((config.positions(bytes).rows > 2) == (bytes == 2) ? 0.98 : 0.99);
   }
+  if (config.exact()) return launch_seconds + copy;
   // A load a multiply-add, or one for a vector of channels: those of L1 bound it.
   const double share = config.form == Form::any_last ? 0.2 : 0.12;
   return launch_seconds +
