@@ -55,8 +55,8 @@ Problem random_problem(const depthwise::Config& c, DataType dtype) {
     p.batch = pick(1, 2);
     p.in_h = pick(1, 12), p.in_w = pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 5);
     if (c.exact()) {
-      p.groups = p.in_channels = last ? depthwise::vector_of(c, bytes) * (pick(0, 3) == 0 ? pick(30, 70) : pick(1, 9))
-                                      : pick(1, 3);
+      p.groups = p.in_channels =
+          last ? depthwise::vector_of(c, bytes) * (pick(0, 3) == 0 ? pick(30, 70) : pick(1, 9)) : pick(1, 3);
       if (p.groups > 100) p.in_h = 1 + p.in_h / 4, p.in_w = 1 + p.in_w / 4;
       p.out_channels = last ? p.groups : p.groups * pick(1, 2);
       p.kernel_h = c.h.kernel, p.kernel_w = c.w.kernel;

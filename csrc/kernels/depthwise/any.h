@@ -1,5 +1,5 @@
-// Any kernel, stride and dilation, by loops of run-time length over the taps that exist: nothing is ever multiplied by a
-// zero that stands for nothing. A thread computes outputs of one phase, which share their taps.
+// Any kernel, stride and dilation, by loops of run-time length over the taps that exist: nothing is ever multiplied by
+// a zero that stands for nothing. A thread computes outputs of one phase, which share their taps.
 #pragma once
 
 #include "last.h"
@@ -52,8 +52,7 @@ CONVT_HOST_DEVICE void add_columns(const LastParams& p, const Scalar* x, const S
     for (int32_t j = 0; j < rows.count; ++j) {
       const Scalar* from =
           x + (ci + (rows.position - j * p.h.input_step) * p.x_row_stride + columns.position * p.x_column_stride);
-      const Scalar* weight =
-          table + (ci * taps + (rows.tap + j * p.h.tap_step) * kernel_w + columns.tap) * p.pitch;
+      const Scalar* weight = table + (ci * taps + (rows.tap + j * p.h.tap_step) * kernel_w + columns.tap) * p.pitch;
 #pragma unroll 1
       for (int32_t k = 0; k < columns.count; ++k) {
         float weights[V], values[P][V];
@@ -181,8 +180,8 @@ CONVT_HOST_DEVICE void add_rows(const AnyParams& p, const Scalar* x, const Scala
   for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
 #pragma unroll 1
     for (int32_t j = 0; j < rows.count; ++j) {
-      const Scalar* from = x + ((rows.position - j * p.h.input_step) * p.x_row_stride +
-                                columns.position * p.x_column_stride);
+      const Scalar* from =
+          x + ((rows.position - j * p.h.input_step) * p.x_row_stride + columns.position * p.x_column_stride);
       const Scalar* weight = w + ((rows.tap + j * p.h.tap_step) * p.w_row_stride + columns.tap * p.w_column_stride);
 #pragma unroll 2
       for (int32_t k = 0; k < columns.count; ++k) {

@@ -1,4 +1,5 @@
-// How the blocks of channels_last kernels share the work: pure functions of the problem, for the planner and the launch.
+// How the blocks of channels_last kernels share the work: pure functions of the problem, for the planner and the
+// launch.
 //
 // A block has the weights of some channels in shared memory. Its threads are lanes along those channels times slots;
 // a slot takes one tile of pixels after another.
@@ -8,9 +9,9 @@
 
 namespace convt::depthwise {
 
-inline constexpr int32_t most_lanes = 32;             // vectors of channels in a block
-inline constexpr int32_t table_bytes = 48 * 1024;     // of shared memory, what every device has
-inline constexpr int32_t columns_of_any = 4;          // outputs of a thread in forms any and any_last
+inline constexpr int32_t most_lanes = 32;              // vectors of channels in a block
+inline constexpr int32_t table_bytes = 48 * 1024;      // of shared memory, what every device has
+inline constexpr int32_t columns_of_any = 4;           // outputs of a thread in forms any and any_last
 inline constexpr int64_t most_inputs_of_a_group = 16;  // input channels of an output in forms any and any_last
 
 struct Blocking {
@@ -54,9 +55,7 @@ inline Blocking last_blocking(const Config& c, const Problem& p) {
 }
 
 // The tiles of any_last along a row: some columns of each phase.
-inline int64_t any_tiles(const Problem& p) {
-  return ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), columns_of_any);
-}
+inline int64_t any_tiles(const Problem& p) { return ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), columns_of_any); }
 
 inline Blocking any_last_blocking(const Problem& p, int32_t vector) {
   const int64_t taps = checked_mul(checked_mul(p.kernel_h, p.kernel_w), p.in_channels_per_group());

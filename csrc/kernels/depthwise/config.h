@@ -29,8 +29,8 @@ struct Config {
   Form form;
   bool proven;  // tests have run it on a GPU
   AxisConfig h, w;
-  // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes that it
-  // stores at a time; blocks an SM, as many as do without spills. No rows: not compiled for this size.
+  // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes that
+  // it stores at a time; blocks an SM, as many as do without spills. No rows: not compiled for this size.
   struct Positions {
     int32_t rows, columns, bytes, resident;
   } wide = {}, narrow = {};

@@ -156,8 +156,9 @@ CONVT_HOST_DEVICE bool fill_table(const LastParams& p, Scalar* table, uint32_t b
       const uint32_t row = p.kernel_w.divide(column);
       const uint32_t group = p.multiplier.divide(channel_of_group);
       const int64_t input = static_cast<int64_t>(group) * p.in_per_group + ci;
-      const Scalar v = static_cast<const Scalar*>(p.w)[input * p.w_input_stride + channel_of_group * p.w_channel_stride +
-                                                       row * p.w_row_stride + column * p.w_column_stride];
+      const Scalar v =
+          static_cast<const Scalar*>(p.w)[input * p.w_input_stride + channel_of_group * p.w_channel_stride +
+                                          row * p.w_row_stride + column * p.w_column_stride];
       spoilt = spoilt || !(to_float(v) * 0.0f == 0);
       table[(ci * taps + static_cast<int32_t>(tap)) * p.pitch + static_cast<int32_t>(channel)] = v;
     }
@@ -254,8 +255,8 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
 
 // Exact shapes. `spoilt`: the table has an infinity or a NaN.
 template <int Row, class Scalar>
-CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, const float* biases, bool spoilt, uint32_t block_index,
-                                    uint32_t thread) {
+CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, const float* biases, bool spoilt,
+                                    uint32_t block_index, uint32_t thread) {
   using S = LastShape<Row, Scalar>;
   constexpr int V = S::V;
   constexpr Window h = S::h, w = S::w;
@@ -276,8 +277,7 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
     const int32_t out_row = q_row * S::stride_h, out_column = q_column * S::stride_w;
     const int32_t in_row = q_row + p.shift_h + h.first(), in_column = q_column + p.shift_w + w.first();
 
-    const bool edge =
-        in_row < 0 || in_row + S::in_rows > p.in_h || in_column < 0 || in_column + S::in_columns > p.in_w;
+    const bool edge = in_row < 0 || in_row + S::in_rows > p.in_h || in_column < 0 || in_column + S::in_columns > p.in_w;
     // Weights and offsets are to be found again for each tile, not kept in registers from one to the next.
     const int32_t table_channel = opaque(lane.table_channel);
     const int32_t x_row_stride = opaque(p.x_row_stride), x_column_stride = opaque(p.x_column_stride);
@@ -303,10 +303,10 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
     const Scalar* corner =
         opaque(x + (static_cast<int64_t>(in_row) * x_row_stride + static_cast<int64_t>(in_column) * x_column_stride));
     // Of the output, in bytes: in 32 bits from the tile's first.
-    char* y_corner = static_cast<char*>(p.y) +
-                     opaque<int64_t>((n * p.y_batch_stride + lane.channel +
-                                      (out_row * y_row_stride + out_column * y_column_stride)) *
-                                     static_cast<int64_t>(sizeof(Scalar)));
+    char* y_corner =
+        static_cast<char*>(p.y) + opaque<int64_t>((n * p.y_batch_stride + lane.channel +
+                                                   (out_row * y_row_stride + out_column * y_column_stride)) *
+                                                  static_cast<int64_t>(sizeof(Scalar)));
 #pragma unroll
     for (int i = 0; i < S::in_rows; ++i) {
       float row[S::in_columns][V];

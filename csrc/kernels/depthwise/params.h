@@ -119,8 +119,8 @@ inline bool loads_vectors(const Plan& plan, const Problem& p, const Operands& o)
          access_width(o.x, p, p.x_sizes(), p.x_strides, columns) == columns;
 }
 
-// Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The kernel
-// for any shape computes it if not.
+// Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The
+// kernel for any shape computes it if not.
 inline bool fits_rows(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];
   const int64_t bytes = element_size(p.dtype);

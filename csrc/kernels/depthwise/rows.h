@@ -1,7 +1,7 @@
-// The tile of one thread, row by row of the output: a row is stored when it is known, so that few sums are alive and the
-// tile may be high, which spares loads of weights and of input rows that tiles share. Whether an infinity or a NaN among
-// the weights may meet an input outside the tensor is known before. Aligned memory and whole vectors only. Runs on the
-// GPU in kernel.cuh and on the CPU in host.cpp.
+// The tile of one thread, row by row of the output: a row is stored when it is known, so that few sums are alive and
+// the tile may be high, which spares loads of weights and of input rows that tiles share. Whether an infinity or a NaN
+// among the weights may meet an input outside the tensor is known before. Aligned memory and whole vectors only. Runs
+// on the GPU in kernel.cuh and on the CPU in host.cpp.
 #pragma once
 
 #include "tile.h"
@@ -46,8 +46,8 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
   }
 
   const Scalar* corner = opaque(x + (static_cast<int64_t>(at.input_row) * p.x_row_stride + at.input_column));
-  char* y = static_cast<char*>(p.y) + opaque<int64_t>((y_plane + (at.row * p.out_w + at.column)) *
-                                                      static_cast<int64_t>(sizeof(Scalar)));
+  char* y = static_cast<char*>(p.y) +
+            opaque<int64_t>((y_plane + (at.row * p.out_w + at.column)) * static_cast<int64_t>(sizeof(Scalar)));
   float window[S::in_rows][S::in_columns];
 #pragma unroll
   for (int r = 0; r < S::out_rows; ++r) {

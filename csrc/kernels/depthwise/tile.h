@@ -1,8 +1,8 @@
 // The tile of one thread. Runs on the GPU in kernel.cuh and on the CPU in host.cpp.
 #pragma once
 
-#include "params.h"
 #include "../scalar.h"
+#include "params.h"
 
 namespace convt::depthwise {
 

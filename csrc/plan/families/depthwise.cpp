@@ -200,13 +200,13 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
     case Form::any: {
       std::string reason = any_refusal(p);
       if (reason.empty()) {
-        reason = size_refusal(p, checked_add(extent(p.in_h, p.x_strides[2]), extent(p.in_w, p.x_strides[3])),
-                              checked_add(extent(p.out_h, p.y_strides[2]), extent(p.out_w, p.y_strides[3])),
-                              " a channel");
+        reason =
+            size_refusal(p, checked_add(extent(p.in_h, p.x_strides[2]), extent(p.in_w, p.x_strides[3])),
+                         checked_add(extent(p.out_h, p.y_strides[2]), extent(p.out_w, p.y_strides[3])), " a channel");
       }
       if (!reason.empty()) return reason;
-      const int64_t rows = checked_mul(
-          ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any), p.stride_h);
+      const int64_t rows =
+          checked_mul(ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any), p.stride_h);
       return plan_threads(checked_mul(checked_mul(rows, p.out_w), checked_mul(p.batch, p.out_channels)));
     }
   }
