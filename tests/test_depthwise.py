@@ -42,7 +42,7 @@ SHAPES = {
 TILE = {f"nchw_{shape}": shape for shape in SHAPES}
 ROWS = {
     f"nchw_{shape}_rows{rows}": shape
-    for shape, heights in {"3x3_s1": (4,), "3x3_s2_p1": (2, 4), "4x4_s2_p1": (2, 4), "5x5_s2_p0": (2, 4)}.items()
+    for shape, heights in {"3x3_s1": (4,), "3x3_s2_p1": (2, 4), "4x4_s2_p1": (2, 4), "5x5_s2_p0": (2, 4), "5x5_s1": (4,), "8x8_s4_p2": (4,)}.items()
     for rows in heights
 }
 LAST = {

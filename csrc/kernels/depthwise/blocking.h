@@ -83,7 +83,7 @@ inline int32_t any_vector(const Problem& p) { return takes_vectors(p, 4) ? 4 : t
 // How many tiles a slot takes: more of them share the loading of the weights, as long as every multiprocessor has
 // blocks enough to come out even with the others.
 inline int64_t repeats_of(const Blocking& b, int64_t multiprocessors) {
-  return larger<int64_t>(1, smaller<int64_t>(4, b.groups * b.chunks / (multiprocessors * 24)));
+  return larger<int64_t>(1, smaller<int64_t>(4, b.groups * b.chunks / (multiprocessors * 12)));
 }
 
 }  // namespace convt::depthwise

@@ -72,9 +72,11 @@ inline constexpr Config configs[] = {
     {"nchw_4x4_s2_p1_rows4", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
     {"nchw_5x5_s2_p0_rows2", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {2, 2, 16, 4}, {2, 4, 16, 4}},
     {"nchw_5x5_s2_p0_rows4", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_5x5_s1_rows4", Form::rows, false, {5, 1, 2}, {5, 1, 2}, {4, 4, 16, 3}, {4, 8, 16, 2}},
+    {"nchw_8x8_s4_p2_rows4", Form::rows, false, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
 
     {"nhwc_2x2_s2_p0", Form::last, false, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
-    {"nhwc_3x3_s1", Form::last, false, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 3}, {1, 4, 8, 3}},
+    {"nhwc_3x3_s1", Form::last, false, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 2}, {1, 4, 8, 3}},
     {"nhwc_3x3_s2_p1", Form::last, false, {3, 2, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
     {"nhwc_4x4_s2_p1", Form::last, false, {4, 2, 1}, {4, 2, 1}, {1, 2, 16, 2}, {1, 2, 8, 3}},
     {"nhwc_5x5_s2_p0", Form::last, false, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 3}},

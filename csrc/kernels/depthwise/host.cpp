@@ -19,8 +19,8 @@ void run_threads(const Params& params) {
 }
 
 // A block at a time: its table, then its tiles. The barrier between is the end of a loop.
-template <class Scalar, class Compute>
-void run_blocks(const LastParams& params, int64_t table_elements, const Compute& compute) {
+template <class Scalar, class Fill, class Compute>
+void run_blocks(const LastParams& params, int64_t table_elements, const Fill& fill, const Compute& compute) {
   constexpr std::align_val_t alignment{16};
   const auto free = [&](Scalar* p) { ::operator delete(p, alignment); };
   const size_t bytes = static_cast<size_t>(table_elements) * sizeof(Scalar);
@@ -29,7 +29,7 @@ void run_blocks(const LastParams& params, int64_t table_elements, const Compute&
     const std::unique_ptr<Scalar, decltype(free)> table(static_cast<Scalar*>(::operator new(bytes, alignment)), free);
     std::memset(static_cast<void*>(table.get()), 0xff, bytes);  // NaN
     bool spoilt = false;
-    for (uint32_t i = 0; i < block; ++i) spoilt = fill_table(params, table.get(), b, i) || spoilt;
+    for (uint32_t i = 0; i < block; ++i) spoilt = fill(table.get(), b, i) || spoilt;
     for (uint32_t i = 0; i < block; ++i) compute(table.get(), spoilt, b, i);
   }
 }
@@ -39,7 +39,8 @@ void run_any_last(const Plan& plan, const Problem& problem, const Operands& oper
   const int32_t vector = any_last_vector(problem, operands);
   const LastParams params = make_any_last_params(plan, problem, operands, vector);
   const int64_t elements = table_size(params, problem) / static_cast<int64_t>(sizeof(Scalar));
-  run_blocks<Scalar>(params, elements, [&](const Scalar* table, bool, uint32_t b, uint32_t i) {
+  const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_table(params, table, b, i); };
+  run_blocks<Scalar>(params, elements, fill, [&](const Scalar* table, bool, uint32_t b, uint32_t i) {
     switch (vector) {
       case 4:
         return compute_any_last<Scalar, 4>(params, table, b, i);
@@ -79,7 +80,8 @@ void run_row(const Plan& plan, const Problem& problem, const Operands& operands)
       using S = LastShape<Row, Scalar>;
       const LastParams params = make_last_params(plan, problem, operands);
       alignas(16) float biases[most_lanes * S::V];
-      run_blocks<Scalar>(params, S::table, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
+      const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
+      run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
         if (i == 0) {
           for (uint32_t thread = 0; thread < block; ++thread) fill_bias<Scalar>(params, biases, b, thread);
         }

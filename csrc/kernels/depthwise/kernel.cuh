@@ -24,10 +24,11 @@ __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Sc
 template <int Row, class Scalar>
 __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
     depthwise_last_kernel(const __grid_constant__ LastParams p) {
-  __shared__ alignas(16) Scalar table[LastShape<Row, Scalar>::table];
-  __shared__ alignas(16) float biases[most_lanes * LastShape<Row, Scalar>::V];
+  using S = LastShape<Row, Scalar>;
+  __shared__ alignas(16) Scalar table[S::table];
+  __shared__ alignas(16) float biases[most_lanes * S::V];
   fill_bias<Scalar>(p, biases, blockIdx.x, threadIdx.x);
-  const bool spoilt = __syncthreads_or(fill_table(p, table, blockIdx.x, threadIdx.x));
+  const bool spoilt = __syncthreads_or(fill_exact_table<S>(p, table, blockIdx.x, threadIdx.x));
   compute_last<Row, Scalar>(p, table, biases, spoilt, blockIdx.x, threadIdx.x);
 }
 
@@ -42,7 +43,7 @@ __global__ void __launch_bounds__(block, V == 4 ? 3 : 4)
 }
 
 template <class Scalar>
-__global__ void __launch_bounds__(block) depthwise_any_kernel(const __grid_constant__ AnyParams p) {
+__global__ void __launch_bounds__(block, 4) depthwise_any_kernel(const __grid_constant__ AnyParams p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_any<Scalar>(p, index);
 }

@@ -166,6 +166,41 @@ CONVT_HOST_DEVICE bool fill_table(const LastParams& p, Scalar* table, uint32_t b
   return spoilt;
 }
 
+template <int Row, class Scalar>
+struct LastShape {
+  static constexpr Config config = configs[Row];
+  static constexpr Window h{config.h}, w{config.w};
+  static constexpr Tile tile = tile_of(config, sizeof(Scalar));
+  static constexpr int V = vector_of(config, sizeof(Scalar));
+  static constexpr int stride_h = config.h.stride, stride_w = config.w.stride;
+  static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
+  static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
+  static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
+  static constexpr int pitch = (most_lanes + 1) * V, table = kernel_h * kernel_w * pitch;
+  static_assert(sizeof(Scalar) * V <= 16, "no wider load exists");
+  static_assert(sizeof(Scalar) * table <= table_bytes);
+};
+
+// The same for exact shapes, whose kernels are contiguous in memory and one a channel.
+template <class S, class Scalar>
+CONVT_HOST_DEVICE bool fill_exact_table(const LastParams& p, Scalar* table, uint32_t block_index, uint32_t thread) {
+  constexpr int32_t taps = S::kernel_h * S::kernel_w;
+  uint32_t chunk = block_index;
+  p.chunks.divide(chunk);
+  const auto first = static_cast<int32_t>(chunk) * p.channels;
+  const int32_t channels = smaller(p.channels, p.out_channels - first);
+  const Scalar* w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(first) * taps;
+  bool spoilt = false;
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(thread); i < channels * taps; i += block) {
+    const int32_t channel = i / taps, tap = i - channel * taps;
+    const Scalar v = w[i];
+    spoilt = spoilt || !(to_float(v) * 0.0f == 0);
+    table[tap * S::pitch + channel] = v;
+  }
+  return spoilt;
+}
+
 // The bias of a block's channels as float32, zero if there is none.
 template <class Scalar>
 CONVT_HOST_DEVICE void fill_bias(const LastParams& p, float* to, uint32_t block_index, uint32_t thread) {
@@ -204,21 +239,6 @@ CONVT_HOST_DEVICE void load_bias(const LastParams& p, int32_t channel, float (&b
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (channel + v) * p.bias_stride, &bias[v]);
   }
 }
-
-template <int Row, class Scalar>
-struct LastShape {
-  static constexpr Config config = configs[Row];
-  static constexpr Window h{config.h}, w{config.w};
-  static constexpr Tile tile = tile_of(config, sizeof(Scalar));
-  static constexpr int V = vector_of(config, sizeof(Scalar));
-  static constexpr int stride_h = config.h.stride, stride_w = config.w.stride;
-  static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
-  static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
-  static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
-  static constexpr int pitch = (most_lanes + 1) * V, table = kernel_h * kernel_w * pitch;
-  static_assert(sizeof(Scalar) * V <= 16, "no wider load exists");
-  static_assert(sizeof(Scalar) * table <= table_bytes);
-};
 
 // The outputs of a tile one by one, with inputs outside the tensor left out instead of taken as zeros: zero times a
 // weight that is infinite or NaN would be NaN.

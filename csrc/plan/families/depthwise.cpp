@@ -60,11 +60,13 @@ std::string exact_refusal(const Problem& p) {
   return "";
 }
 
+bool contiguous_kernels(const Problem& p) {
+  return (p.kernel_w == 1 || p.w_strides[3] == 1) && (p.kernel_h == 1 || p.w_strides[2] == p.kernel_w);
+}
+
 std::string planes_refusal(const Problem& p) {
   if (p.in_w > 1 && p.x_strides[3] != 1) return "takes input rows that are contiguous in memory";
-  if ((p.kernel_w > 1 && p.w_strides[3] != 1) || (p.kernel_h > 1 && p.w_strides[2] != p.kernel_w)) {
-    return "takes kernels that are contiguous in memory";
-  }
+  if (!contiguous_kernels(p)) return "takes kernels that are contiguous in memory";
   if ((p.out_w > 1 && p.y_strides[3] != 1) || (p.out_h > 1 && p.y_strides[2] != p.out_w)) {
     return "writes contiguous outputs only";
   }
@@ -179,12 +181,15 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       // What the kernel for any shape refuses: it computes what lies in memory without alignment.
       if (reason.empty()) reason = any_refusal(p);
       if (!reason.empty()) return reason;
+      if (p.out_channels_per_group() != 1) {
+        return "takes 1 output channel a group, not " + number(p.out_channels_per_group());
+      }
+      if (!contiguous_kernels(p) || (p.in_channels > 1 && p.w_strides[0] != p.kernel_h * p.kernel_w)) {
+        return "takes weights that are contiguous in memory";
+      }
       // A window's offsets too are computed in 32 bits.
       for (int64_t stride : {p.x_strides[2], p.x_strides[3]}) {
         if (stride >= image_limit / 8) return "takes rows of less than 2^27 elements";
-      }
-      if (p.out_channels_per_group() != 1) {
-        return "takes 1 output channel a group, not " + number(p.out_channels_per_group());
       }
       if (!config.has(bytes)) return "is not compiled for elements of " + number(bytes) + " bytes";
       const int32_t vector = depthwise::vector_of(config, bytes);
