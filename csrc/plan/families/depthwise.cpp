@@ -137,6 +137,12 @@ std::string count_refusal(int64_t threads) {
   return threads < threads_limit ? "" : "needs " + number(threads) + " threads, more than it can number";
 }
 
+// Those of form any.
+int64_t any_threads(const Problem& p) {
+  const int64_t rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any);
+  return checked_mul(checked_mul(checked_mul(rows, p.stride_h), p.out_w), checked_mul(p.batch, p.out_channels));
+}
+
 // One configuration for one problem: fills in the plan's grid, or says why not.
 std::string plan_configuration(const Config& config, const Problem& p, const DeviceInfo& device, Plan& plan) {
   const int64_t bytes = element_size(p.dtype);
@@ -144,9 +150,14 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
     plan.grid = ceil_div<int64_t>(threads, depthwise::block);
     return count_refusal(threads);
   };
-  const auto plan_blocks = [&](const depthwise::Blocking& b) {
+  const auto blocks_refusal = [](const depthwise::Blocking& b) {
     if (b.lanes == 0) return std::string("has no room in shared memory for a kernel of this size");
-    const std::string reason = count_refusal(checked_mul(checked_mul(b.groups, depthwise::block), b.chunks));
+    return count_refusal(checked_mul(checked_mul(b.groups, depthwise::block), b.chunks));
+  };
+  const auto plan_blocks = [&](const depthwise::Blocking& b) {
+    std::string reason = blocks_refusal(b);
+    // What is launched when memory is not aligned for vectors.
+    if (reason.empty()) reason = blocks_refusal(depthwise::any_last_blocking(p, 1));
     if (reason.empty()) plan.grid = b.chunks * ceil_div(b.groups, depthwise::repeats_of(b, device.multiprocessors));
     return reason;
   };
@@ -167,6 +178,7 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       if (config.form == Form::rows) {
         // What the kernel for any shape refuses: it computes what lies in memory without alignment.
         reason = any_refusal(p);
+        if (reason.empty()) reason = count_refusal(any_threads(p));
         if (reason.empty()) reason = vectors_refusal(config, p);
         if (!reason.empty()) return reason;
       }
