@@ -72,7 +72,7 @@ Problem random_problem(const depthwise::Config& c, DataType dtype) {
       p.in_channels = p.groups * inputs;
       p.out_channels = p.groups * (inputs == 1 && pick(0, 2) == 0 ? pick(2, 3) : 1);
       p.kernel_h = pick(1, 6), p.kernel_w = pick(1, 6);
-      p.stride_h = pick(1, 4), p.stride_w = pick(1, 4);
+      p.stride_h = pick(0, 9) == 0 ? pick(5, 12) : pick(1, 4), p.stride_w = pick(0, 9) == 0 ? pick(5, 12) : pick(1, 4);
       if (pick(0, 1) == 0) p.dilation_h = pick(1, 5), p.dilation_w = pick(1, 5);
       p.padding_h = pick(0, 6), p.padding_w = pick(0, 6);
     }

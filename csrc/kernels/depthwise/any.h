@@ -6,27 +6,6 @@
 
 namespace convt::depthwise {
 
-// The taps of an output, inside the input or not: tap + j * tap_step at position - j * input_step, j < count.
-struct AllTaps {
-  int32_t tap, position, count;
-};
-
-CONVT_HOST_DEVICE AllTaps all_taps(const Axis<int32_t>& a, int32_t o) {
-  const int32_t u = o + a.padding;
-  const int32_t whole = a.stride == 1 ? u : u / a.stride;
-  const int32_t phase = u - whole * a.stride;
-  int32_t tap = 0;
-  if (phase != 0) {
-    const int32_t q = a.divisor == 1 ? phase : phase / a.divisor;
-    if (q * a.divisor != phase) return {0, 0, 0};
-    tap = q * a.tap_inverse % a.tap_step;
-  }
-  if (tap >= a.kernel) return {0, 0, 0};
-  // u - tap * d is a multiple of s, so this division is exact.
-  const int32_t position = tap == 0 ? whole : (u - tap * a.dilation) / a.stride;
-  return {tap, position, ceil_div(a.kernel - tap, a.tap_step)};
-}
-
 // Those of them inside the input, for an output `shift` strides further.
 CONVT_HOST_DEVICE AllTaps inside(const Axis<int32_t>& a, const AllTaps& all, int32_t shift) {
   const int32_t position = all.position + shift;
@@ -102,8 +81,8 @@ CONVT_HOST_DEVICE void compute_any_last(const LastParams& p, const Scalar* table
     Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel +
                 (static_cast<int32_t>(row) * p.y_row_stride + column * p.y_column_stride);
 
-    const AllTaps rows = inside(p.h, all_taps(p.h, static_cast<int32_t>(row)), 0);
-    const AllTaps columns = all_taps(p.v, column);
+    const AllTaps rows = inside(p.h, all_taps(p.h, p.h_phases, static_cast<int32_t>(row)), 0);
+    const AllTaps columns = all_taps(p.v, p.v_phases, column);
     if (all_inside(p.v, columns, P) && column + (P - 1) * stride < p.out_w) {
       float sums[P][V];
 #pragma unroll
@@ -139,6 +118,7 @@ struct AnyParams {
   int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
   int32_t out_h, out_w, in_per_group;
   Axis<int32_t> h, v;
+  Phases h_phases, v_phases;
   uint32_t threads;
   Divisor columns, phases, rows, channels, multiplier;  // rows: tiles of a phase of a column
 };
@@ -166,6 +146,7 @@ inline AnyParams make_any_params(const Problem& p, const Operands& o) {
   q.in_per_group = static_cast<int32_t>(p.in_channels_per_group());
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
   q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.h_phases = make_phases(q.h), q.v_phases = make_phases(q.v);
   q.threads = static_cast<uint32_t>(p.batch * p.out_channels * any_row_tiles(p) * p.stride_h * p.out_w);
   q.columns = Divisor(p.out_w), q.phases = Divisor(p.stride_h), q.rows = Divisor(any_row_tiles(p));
   q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
@@ -222,8 +203,8 @@ CONVT_HOST_DEVICE void compute_any(const AnyParams& p, uint32_t index) {
   float bias = 0;
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
 
-  const AllTaps rows = all_taps(p.h, row);
-  const AllTaps columns = inside(p.v, all_taps(p.v, static_cast<int32_t>(column)), 0);
+  const AllTaps rows = all_taps(p.h, p.h_phases, row);
+  const AllTaps columns = inside(p.v, all_taps(p.v, p.v_phases, static_cast<int32_t>(column)), 0);
   if (all_inside(p.h, rows, P) && row + (P - 1) * stride < p.out_h) {
     float sums[P];
 #pragma unroll

@@ -8,6 +8,46 @@
 
 namespace convt::depthwise {
 
+// The taps of an output, inside the input or not: tap + j * tap_step at position - j * input_step, j < count.
+struct AllTaps {
+  int32_t tap, position, count;
+};
+
+// u: the output's coordinate and the padding.
+CONVT_HOST_DEVICE AllTaps divided_taps(const Axis<int32_t>& a, int32_t u) {
+  const int32_t whole = u / a.stride, phase = u - whole * a.stride;
+  const int32_t q = phase / a.divisor;
+  if (q * a.divisor != phase) return {0, 0, 0};
+  const int32_t tap = q * a.tap_inverse % a.tap_step;
+  if (tap >= a.kernel) return {0, 0, 0};
+  // u - tap * d is a multiple of s, so this division is exact.
+  return {tap, (u - tap * a.dilation) / a.stride, ceil_div(a.kernel - tap, a.tap_step)};
+}
+
+// The taps of the first outputs of the first phases: those of all others are a shift away, without divisions.
+struct Phases {
+  static constexpr int32_t most = 8;
+  Divisor stride;
+  AllTaps taps[most];
+};
+
+inline Phases make_phases(const Axis<int32_t>& a) {
+  Phases phases{};
+  phases.stride = Divisor(a.stride);
+  for (int32_t phase = 0; phase < Phases::most && phase < a.stride; ++phase) {
+    phases.taps[phase] = divided_taps(a, phase);
+  }
+  return phases;
+}
+
+CONVT_HOST_DEVICE AllTaps all_taps(const Axis<int32_t>& a, const Phases& phases, int32_t o) {
+  if (a.stride > Phases::most) return divided_taps(a, o + a.padding);
+  auto phase = static_cast<uint32_t>(o + a.padding);
+  const auto whole = static_cast<int32_t>(phases.stride.divide(phase));
+  const AllTaps& first = phases.taps[phase];
+  return {first.tap, first.position + whole, first.count};
+}
+
 // Strides in elements. Inside an image 32 bits hold every offset.
 struct LastParams {
   const void* x;
@@ -18,8 +58,9 @@ struct LastParams {
   int64_t w_input_stride, w_channel_stride, w_row_stride, w_column_stride;
   int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
   int32_t in_h, in_w, out_h, out_w;
-  int32_t shift_h, shift_w;        // exact shapes: of the input, by the padding beyond the configuration's
-  Axis<int32_t> h, v;              // any shape
+  int32_t shift_h, shift_w;  // exact shapes: of the input, by the padding beyond the configuration's
+  Axis<int32_t> h, v;        // any shape
+  Phases h_phases, v_phases;
   int32_t out_channels, channels;  // of the output, and of a block
   int32_t in_per_group, out_per_group;
   int32_t pitch, slots, repeats;
@@ -92,6 +133,7 @@ inline LastParams make_any_last_params(const Plan& plan, const Problem& p, const
   LastParams q = make_last_params(b, planned ? plan.grid : b.chunks * b.groups, p, o);
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
   q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.h_phases = make_phases(q.h), q.v_phases = make_phases(q.v);
   q.rows = Divisor(p.out_h);
   q.columns = Divisor(any_tiles(p)), q.phases = Divisor(p.stride_w);
   return q;

@@ -222,9 +222,7 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
                          checked_add(extent(p.out_h, p.y_strides[2]), extent(p.out_w, p.y_strides[3])), " a channel");
       }
       if (!reason.empty()) return reason;
-      const int64_t rows =
-          checked_mul(ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any), p.stride_h);
-      return plan_threads(checked_mul(checked_mul(rows, p.out_w), checked_mul(p.batch, p.out_channels)));
+      return plan_threads(any_threads(p));
     }
   }
   return "is unknown";
