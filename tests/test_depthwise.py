@@ -77,7 +77,7 @@ def any_problem(rng, most_height, most_width):
     while True:
         groups = rng.choice((2, 3, 4, 5, 8, 12, 16))
         inputs = rng.choice((1, 1, 1, 2, 5))
-        stride = (rng.randint(1, 4), rng.randint(1, 4))
+        stride = (rng.choice((1, 2, 3, 4, 9)), rng.choice((1, 2, 3, 4, 9)))
         dilation = (rng.randint(1, 4), rng.randint(1, 4)) if rng.random() < 0.5 else (1, 1)
         p = Problem(
             batch=rng.randint(1, 3),
@@ -251,8 +251,8 @@ def test_outputs_without_taps_are_the_bias(configuration, last):
 
 @pytest.mark.parametrize("configuration", ("any", "nhwc_any"))
 def test_strides_larger_than_the_kernel_and_common_divisors(configuration):
-    """Phases that no tap reaches, for the stride and for the common divisor of stride and dilation."""
-    for stride, dilation in (((5, 4), (1, 2)), ((4, 6), (2, 4)), ((1, 3), (3, 3))):
+    """Phases that no tap reaches, for the stride and for the common divisor of stride and dilation; many phases."""
+    for stride, dilation in (((5, 4), (1, 2)), ((4, 6), (2, 4)), ((1, 3), (3, 3)), ((9, 12), (6, 1))):
         p = Problem(2, 4, 4, (4, 5), (2, 3), stride, (1, 2), (0, 0), 4, dilation)
         x, w, b = (random_tensor(s, torch.float32) for s in (p.x_shape, p.w_shape, (4,)))
         result = on_host(p, configuration, in_memory(x, configuration == "nhwc_any", 0), w, b)

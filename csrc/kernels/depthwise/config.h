@@ -1,5 +1,6 @@
-// Configurations of the depthwise family: one input channel a group, one or more output channels of it. Bounded by
-// memory: a thread reads its window of one input plane once and writes all phases of its output tile in full lines.
+// Configurations of the depthwise family: one input channel a group, one or more output channels of it, and by the
+// kernels for any shape also few input channels and one output channel. Bounded by memory: a thread of an exact shape
+// reads its window of the input once and writes all phases of its output tile in full lines.
 #pragma once
 
 #include <cstdint>
