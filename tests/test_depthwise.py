@@ -40,11 +40,15 @@ SHAPES = {
 }
 # The forms of csrc/kernels/depthwise/config.h.
 TILE = {f"nchw_{shape}": shape for shape in SHAPES}
-ROWS = {
-    f"nchw_{shape}_rows{rows}": shape
-    for shape, heights in {"3x3_s1": (4,), "3x3_s2_p1": (2, 4), "4x4_s2_p1": (2, 4), "5x5_s2_p0": (2, 4), "5x5_s1": (4,), "8x8_s4_p2": (4,)}.items()
-    for rows in heights
+HEIGHTS = {
+    "3x3_s1": (4,),
+    "3x3_s2_p1": (2, 4),
+    "4x4_s2_p1": (2, 4),
+    "5x5_s2_p0": (2, 4),
+    "5x5_s1": (4,),
+    "8x8_s4_p2": (4,),
 }
+ROWS = {f"nchw_{shape}_rows{rows}": shape for shape, heights in HEIGHTS.items() for rows in heights}
 LAST = {
     f"nhwc_{shape}": shape for shape in ("2x2_s2_p0", "3x3_s1", "3x3_s2_p1", "4x4_s2_p1", "5x5_s2_p0", "1x3_s1_s2_p1")
 } | {
