@@ -317,7 +317,7 @@ def direct_on_host(problem: Problem, x: torch.Tensor) -> torch.Tensor:
         *arguments, case.stride, case.padding, case.output_padding, case.groups, case.dilation, device="h200"
     )
     configuration = next(c.configuration for c in plan.candidates if c.algorithm == "direct" and c.fits)
-    y = _C.direct_on_host(
+    y = _C.run_on_host(
         _C.Operation.forward, *arguments, [], case.stride, case.padding, case.output_padding, case.groups,
         case.dilation, f"direct/{configuration}", None,
     )  # fmt: skip

@@ -239,10 +239,28 @@ void bind(py::module_& m) {
       .value("input_grad", Operation::input_grad)
       .value("weight_grad", Operation::weight_grad);
 
+  py::class_<GemmTile>(m, "GemmTile", "What a block of threads of an implicit GEMM computes.")
+      .def_readonly("images", &GemmTile::images)
+      .def_readonly("rows", &GemmTile::rows)
+      .def_readonly("columns", &GemmTile::columns)
+      .def_readonly("row_phases", &GemmTile::row_phases)
+      .def_readonly("column_phases", &GemmTile::column_phases)
+      .def_readonly("channel_groups", &GemmTile::channel_groups)
+      .def_readonly("splits", &GemmTile::splits)
+      .def("__str__", &GemmTile::to_string);
+
+  py::class_<Plan>(m, "LaunchPlan", "How one candidate would be launched.")
+      .def_readonly("grid", &Plan::grid, "blocks")
+      .def_readonly("block", &Plan::block, "threads")
+      .def_readonly("workspace_bytes", &Plan::workspace_bytes)
+      .def_readonly("shared_bytes", &Plan::shared_bytes, "dynamic shared memory of a block")
+      .def_readonly("tile", &Plan::tile, "of the implicit GEMMs; zeros in other families");
+
   py::class_<Candidate>(m, "Candidate", "One way to compute a problem, or the reason why not.")
       .def_property_readonly("algorithm", [](const Candidate& c) { return name(c.algorithm); })
       .def_readonly("configuration", &Candidate::configuration)
       .def_readonly("estimated_seconds", &Candidate::estimated_seconds, "ranks candidates; not a measurement")
+      .def_readonly("plan", &Candidate::plan, "if the candidate fits")
       .def_readonly("refusal", &Candidate::refusal, "empty if the candidate fits")
       .def_readonly("unproven", &Candidate::unproven, "waits for its proof on a GPU; used only when forced")
       .def_property_readonly("fits", &Candidate::fits)
@@ -282,7 +300,6 @@ void bind(py::module_& m) {
   m.def("infer", &infer);
   m.def("explain", &explain_call);
   m.def("run_on_host", &run_on_host);
-  m.def("direct_on_host", &run_on_host);
 
   m.def("output_size", &output_size);
   m.def("transposed_taps", [](int64_t in, int64_t out, int64_t k, int64_t s, int64_t p, int64_t d, int64_t o) {

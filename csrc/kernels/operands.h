@@ -10,6 +10,7 @@ struct Operands {
   const void* y = nullptr;
   const void* bias = nullptr;
   void* result = nullptr;
+  void* workspace = nullptr;  // Plan::workspace_bytes, aligned to 512 bytes
 };
 
 }  // namespace convt

@@ -40,11 +40,13 @@ Tensor bilinear(const Tensor& a, const Tensor& b, const Bilinear& real) {
   return at::complex(real(ar, br).sub_(real(ai, bi)), real(ar, bi).add_(real(ai, br)));
 }
 
-// oneDNN's half-precision gradients crash, or return what was in memory before, for some sizes: those are computed in
-// single.
+// In half precision oneDNN crashes, or returns what was in memory before, for some sizes of the gradients, and on CPUs
+// with AMX it is wrong for some forwards: half precision is computed in single.
+bool is_half(const Tensor& t) { return t.scalar_type() == at::kHalf || t.scalar_type() == at::kBFloat16; }
+
 template <class Bilinear>
 Tensor adjoint(const Tensor& a, const Tensor& b, const Bilinear& real) {
-  if (a.scalar_type() != at::kHalf && a.scalar_type() != at::kBFloat16) return bilinear(a, b, real);
+  if (!is_half(a)) return bilinear(a, b, real);
   return real(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
 }
 
@@ -54,11 +56,12 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   const auto format = result_format(input, weight);
   if (elements(g.y) == 0) return finish(at::empty(g.y, input.options()), format, g.batched);
   const bool complex = input.is_complex();
-  if (bias && input.scalar_type() == at::kComplexHalf) {
+  if (is_half(input) || (bias && input.scalar_type() == at::kComplexHalf)) {
     // Rounded once, after the bias.
-    const auto wide = [](const Tensor& t) { return t.to(at::kComplexFloat); };
-    return forward(wide(input), wide(weight), wide(*bias), stride, padding, output_padding, groups, dilation)
-        .to(at::kComplexHalf);
+    const auto type = input.is_complex() ? at::kComplexFloat : at::kFloat;
+    return forward(input.to(type), weight.to(type), bias ? std::make_optional(bias->to(type)) : std::nullopt, stride,
+                   padding, output_padding, groups, dilation)
+        .to(input.scalar_type());
   }
   Tensor y = bilinear(batched(input), resolved(weight), [&](const Tensor& x, const Tensor& w) {
     return at::convolution(x, w, complex ? std::nullopt : bias, g.stride, g.padding, g.dilation, /*transposed=*/true,

@@ -13,6 +13,8 @@
 
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
+#include "../kernels/implicit_gemm_sm80/launch.h"
+#include "../kernels/implicit_gemm_sm90/launch.h"
 #include "checks.h"
 #include "devices.h"
 #include "layout.h"
@@ -109,8 +111,14 @@ Plan checked_plan(const Problem& problem, int device) {
   }
 }
 
-void launch(const Plan& plan, const Problem& problem, const Operands& operands) {
+void launch(const Plan& plan, const Problem& problem, Operands operands) {
   const cudaStream_t stream = at::cuda::getCurrentCUDAStream();
+  // The caching allocator gives the memory to later work of this stream only, so it may go out of scope here.
+  Tensor workspace;
+  if (plan.workspace_bytes > 0) {
+    workspace = at::empty({plan.workspace_bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCUDA));
+    operands.workspace = workspace.mutable_data_ptr();
+  }
   switch (plan.algorithm) {
     case Algorithm::empty:
       return;
@@ -119,6 +127,12 @@ void launch(const Plan& plan, const Problem& problem, const Operands& operands) 
       return;
     case Algorithm::depthwise:
       C10_CUDA_CHECK(depthwise::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::implicit_gemm_sm90:
+      C10_CUDA_CHECK(implicit_gemm_sm90::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::implicit_gemm_sm80:
+      C10_CUDA_CHECK(implicit_gemm_sm80::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

@@ -11,13 +11,28 @@
 namespace convt {
 
 enum class Algorithm : int32_t {
-  empty,      // nothing to compute, or nothing to reduce over: the result is filled by the operator
-  direct,     // csrc/kernels/direct
-  depthwise,  // csrc/kernels/depthwise
-  aten,       // ATen's convolution; gradients only, until their fast kernels exist
+  empty,               // nothing to compute, or nothing to reduce over: the result is filled by the operator
+  direct,              // csrc/kernels/direct
+  depthwise,           // csrc/kernels/depthwise
+  implicit_gemm_sm90,  // csrc/kernels/implicit_gemm_sm90
+  implicit_gemm_sm80,  // csrc/kernels/implicit_gemm_sm80
+  aten,                // ATen's convolution; gradients only, until their fast kernels exist
 };
 
 const char* name(Algorithm);
+
+// What a block of an implicit GEMM computes: positions of some phases, for the channels of its configuration.
+struct GemmTile {
+  int32_t images = 0, rows = 0, columns = 0;  // positions
+  int32_t row_phases = 0, column_phases = 0;  // phases of a block
+  int32_t channel_groups = 0;                 // fragments of input channels that are in shared memory at a time
+  int32_t splits = 1;                         // of the reduction over input channels
+  int32_t piece_rows = 0;  // of the positions of one wgmma: 1, or an eighth of them if a row has 8; 0 in other families
+
+  bool operator==(const GemmTile&) const = default;
+
+  std::string to_string() const;
+};
 
 struct Plan {
   Algorithm algorithm = Algorithm::empty;
@@ -26,6 +41,8 @@ struct Plan {
   int64_t grid = 0;           // blocks
   int32_t block = 0;          // threads
   int64_t workspace_bytes = 0;
+  int64_t shared_bytes = 0;  // dynamic shared memory of a block
+  GemmTile tile;             // of the families that have one
 
   bool operator==(const Plan&) const = default;
 };

@@ -4,6 +4,8 @@
 
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
+#include "../kernels/implicit_gemm_sm80/config.h"
+#include "../kernels/implicit_gemm_sm90/config.h"
 #include "families/family.h"
 #include "plan.h"
 
@@ -17,6 +19,8 @@ struct Family {
 
 constexpr Family families[] = {
     {Algorithm::depthwise, depthwise_candidates},
+    {Algorithm::implicit_gemm_sm90, implicit_gemm_sm90_candidates},
+    {Algorithm::implicit_gemm_sm80, implicit_gemm_sm80_candidates},
     {Algorithm::direct, direct_candidates},
     {Algorithm::aten, aten_candidates},
 };
@@ -60,10 +64,21 @@ const char* name(Algorithm a) {
       return "direct";
     case Algorithm::depthwise:
       return "depthwise";
+    case Algorithm::implicit_gemm_sm90:
+      return "implicit_gemm_sm90";
+    case Algorithm::implicit_gemm_sm80:
+      return "implicit_gemm_sm80";
     case Algorithm::aten:
       return "aten";
   }
   return "?";
+}
+
+std::string GemmTile::to_string() const {
+  const auto count = [](int32_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
+  return "tiles of " + count(images, "image") + " x " + count(rows, "row") + " x " + count(columns, "column") + ", " +
+         std::to_string(row_phases) + " x " + count(column_phases, "phase") + ", " +
+         count(channel_groups, "channel group") + ", " + count(splits, "split");
 }
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {
@@ -93,6 +108,12 @@ std::vector<std::string> configuration_names() {
   for (const depthwise::Config& c : depthwise::configs) {
     names.push_back(std::string(name(Algorithm::depthwise)) + "/" + c.name);
   }
+  for (const implicit_gemm_sm90::Config& c : implicit_gemm_sm90::configs) {
+    names.push_back(std::string(name(Algorithm::implicit_gemm_sm90)) + "/" + c.name);
+  }
+  for (const implicit_gemm_sm80::Config& c : implicit_gemm_sm80::configs) {
+    names.push_back(std::string(name(Algorithm::implicit_gemm_sm80)) + "/" + c.name);
+  }
   for (const direct::Config& c : direct::configs) names.push_back(std::string(name(Algorithm::direct)) + "/" + c.name);
   names.push_back(std::string(name(Algorithm::aten)) + "/convolution");
   return names;
@@ -110,6 +131,7 @@ std::string Explanation::to_string() const {
     s += ", " + std::to_string(plan.grid) + " blocks of " + std::to_string(plan.block) + " threads, " +
          std::to_string(plan.index_bits) + "-bit indices";
   }
+  if (plan.tile != GemmTile{}) s += ", " + plan.tile.to_string();
   s += ", workspace " + std::to_string(plan.workspace_bytes) + " bytes\n";
   for (const Candidate& c : candidates) {
     if (c.plan == plan && c.fits()) continue;

@@ -34,6 +34,8 @@ inline Candidate fitting(Algorithm algorithm, const std::string& configuration, 
 using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate>&);
 
 Candidates depthwise_candidates;
+Candidates implicit_gemm_sm90_candidates;
+Candidates implicit_gemm_sm80_candidates;
 Candidates direct_candidates;
 Candidates aten_candidates;
 

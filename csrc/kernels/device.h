@@ -1,0 +1,265 @@
+// What kernels use of a GPU beyond the language: tensor cores, asynchronous copies, barriers. One function an
+// instruction. A compiler without CUDA gets the same names from tests/simt, which runs the kernels' own source.
+#pragma once
+
+#include <cstdint>
+
+#include "scalar.h"
+
+#if !defined(__CUDACC__)
+#include "simt.h"
+#else
+
+#define CONVT_DEVICE __device__ __forceinline__
+
+namespace convt::device {
+
+// Addresses of shared memory have 32 bits: arithmetic with them is an instruction.
+using SharedAddress = uint32_t;
+CONVT_DEVICE SharedAddress shared_address(const void* p) {
+  return static_cast<SharedAddress>(__cvta_generic_to_shared(p));
+}
+CONVT_DEVICE uint2 load_shared_8(SharedAddress from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
+CONVT_DEVICE void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) {
+  asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+CONVT_DEVICE void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// The block's dynamic shared memory.
+CONVT_DEVICE unsigned char* dynamic_shared_memory() {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  return memory;
+}
+
+// A float32 rounded to TF32, to nearest with ties away from zero; NaN and infinity stay.
+CONVT_DEVICE uint32_t to_tf32(float v) {
+  uint32_t r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+}
+
+// d += a b. Fragments as in the PTX manual: with g = lane / 4 and t = lane % 4, a holds rows g and g + 8, b column g,
+// d columns 2t and 2t + 1 of rows g and g + 8.
+CONVT_DEVICE void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <class Scalar>
+CONVT_DEVICE void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+template <>
+CONVT_DEVICE void mma_m16n8k16<Float16>(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+template <>
+CONVT_DEVICE void mma_m16n8k16<BFloat16>(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <class Scalar>
+CONVT_DEVICE void mma_m16n8k8(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]);
+template <>
+CONVT_DEVICE void mma_m16n8k8<Float16>(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+template <>
+CONVT_DEVICE void mma_m16n8k8<BFloat16>(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]));
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lane 8 i + r names row r of matrix i, 16 bytes. A lane gets two neighbouring
+// elements of row lane / 4 of each (transposed: of column lane / 4).
+CONVT_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+CONVT_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+// Copies `Bytes` (4, 8 or 16, both addresses multiples of it) to shared memory, asynchronously; the last
+// Bytes - valid_bytes are filled with zeros and not read.
+template <int Bytes>
+CONVT_DEVICE void cp_async(void* shared, const void* global, int valid_bytes) {
+  if constexpr (Bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid_bytes)
+                 : "memory");
+  } else {
+    static_assert(Bytes == 4 || Bytes == 8);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(Bytes),
+                 "r"(valid_bytes)
+                 : "memory");
+  }
+}
+CONVT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Waits for all but this thread's last `Pending` groups.
+template <int Pending>
+CONVT_DEVICE void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// A barrier of `threads` (a multiple of 32) of the block's threads; `id` is 1 to 15.
+CONVT_DEVICE void named_barrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Copies shared memory to global memory by the copy engine of sm_90: both addresses and `bytes` are multiples of 16.
+// The shared memory must have been written before fence_async_proxy() and a barrier.
+CONVT_DEVICE void fence_async_proxy() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void bulk_store(void* global, const void* shared, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
+               "r"(bytes)
+               : "memory");
+#endif
+}
+CONVT_DEVICE void bulk_commit() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+// Until all but this thread's last `Pending` groups have read their shared memory.
+template <int Pending>
+CONVT_DEVICE void bulk_wait_read() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+// Programmatic dependent launch: waits for the kernel before this one on the stream, and lets the next one start.
+CONVT_DEVICE void wait_for_previous_kernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Of sm_90: barriers in shared memory that count arrivals and the bytes of copies.
+CONVT_DEVICE void mbarrier_init(SharedAddress barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// After the inits, before any other thread uses the barriers.
+CONVT_DEVICE void mbarrier_init_fence() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void mbarrier_arrive(SharedAddress barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and lets the phase wait for `bytes` of copies.
+CONVT_DEVICE void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+// Until the phase of this parity is over.
+CONVT_DEVICE void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra over;\n"
+      "bra again;\n"
+      "over:\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+// Copies `bytes` (a multiple of 16; both addresses too) to shared memory and counts them on the barrier.
+CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
+               "l"(global), "r"(bytes), "r"(barrier)
+               : "memory");
+#endif
+}
+
+// Registers of the threads of a warpgroup, from now on.
+template <int Count>
+CONVT_DEVICE void fewer_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+template <int Count>
+CONVT_DEVICE void more_registers() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+
+// A K-major operand of wgmma in shared memory without swizzle: 8 rows of 16 bytes are 128 bytes in a row; `leading`
+// bytes lie between the halves of the 32 bytes of K, `stride` bytes between groups of 8 rows.
+using MatrixDescriptor = uint64_t;
+CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t leading, uint32_t stride) {
+  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | (leading >> 4) << 16) | static_cast<uint64_t>(stride >> 4)
+                                                                                    << 32;
+}
+
+// Around the accumulators of wgmma: before the first one that uses registers which others have written; after the last
+// of a group; until all but the last `Pending` groups are done.
+CONVT_DEVICE void wgmma_fence() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void wgmma_commit() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int Pending>
+CONVT_DEVICE void wgmma_wait() {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+enum class WgmmaType { tf32, float16, bfloat16 };
+
+// d (64 x N, of a warpgroup) += a b, 32 bytes of K. Warp w of the warpgroup has rows 16 w to 16 w + 15; of 8 columns, a
+// lane has what it has of an m16n8 mma.
+template <WgmmaType type, int N>
+CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
+
+}  // namespace convt::device
+
+#include "wgmma.h"
+
+#endif

@@ -1,0 +1,154 @@
+// What the implicit-GEMM kernels share: the tile of a block, an output by its definition, the weights' packing.
+#pragma once
+
+#include "../device.h"
+#include "mode.h"
+#include "params.h"
+
+namespace convt::implicit_gemm {
+
+template <Mode>
+struct Traits;
+template <>
+struct Traits<Mode::tf32> {
+  using Scalar = float;
+};
+template <>
+struct Traits<Mode::ieee> {
+  using Scalar = float;
+};
+template <>
+struct Traits<Mode::float16> {
+  using Scalar = Float16;
+};
+template <>
+struct Traits<Mode::bfloat16> {
+  using Scalar = BFloat16;
+};
+
+// A float32 as the sum of two TF32 numbers. What rounds to infinity but is finite is cut instead; the rest of a number
+// that is not finite is zero.
+CONVT_DEVICE void split(float v, uint32_t& high, uint32_t& low) {
+  constexpr uint32_t infinity = 0x7f800000;
+  high = device::to_tf32(v);
+  if ((high & infinity) == infinity) {
+    if ((__float_as_uint(v) & infinity) == infinity) {
+      low = 0;
+      return;
+    }
+    high = __float_as_uint(v) & 0xffffe000;
+  }
+  low = device::to_tf32(v - __uint_as_float(high & 0xffffe000));
+}
+
+// The tile of a block of threads.
+struct Place {
+  int32_t channel_tile, set, split, column, row, image, group;  // tiles; then the group of channels
+  uint32_t reduction;                                           // of all splits of the tile
+};
+
+CONVT_DEVICE Place place_of(const CommonParams& p, uint32_t block) {
+  Place at;
+  uint32_t rest = block;
+  uint32_t next = p.by_channels.divide(rest);
+  at.channel_tile = static_cast<int32_t>(rest), rest = next;
+  next = p.by_sets.divide(rest);
+  at.set = static_cast<int32_t>(rest), rest = next;
+  next = p.by_splits.divide(rest);
+  at.split = static_cast<int32_t>(rest), rest = next;
+  at.reduction = (rest * p.by_sets.divisor + static_cast<uint32_t>(at.set)) * p.by_channels.divisor +
+                 static_cast<uint32_t>(at.channel_tile);
+  next = p.by_columns.divide(rest);
+  at.column = static_cast<int32_t>(rest) * p.tile_columns, rest = next;
+  next = p.by_rows.divide(rest);
+  at.row = static_cast<int32_t>(rest) * p.tile_rows, rest = next;
+  next = p.by_images.divide(rest);
+  at.image = static_cast<int32_t>(rest) * p.tile_images;
+  at.group = static_cast<int32_t>(next);
+  return at;
+}
+
+// An output by its definition, with inputs outside the image left out instead of taken as zeros: zero times a weight
+// that is infinite or NaN would be NaN, and so is a part of an infinite float32 times a part that is zero.
+template <Mode mode>
+__device__ __noinline__ float exact_output(const CommonParams& p, int32_t group, int32_t image, int32_t channel,
+                                           int32_t row, int32_t column) {
+  using Scalar = typename Traits<mode>::Scalar;
+  const Scalar* x = static_cast<const Scalar*>(p.x) + image * p.x_batch_stride +
+                    static_cast<int64_t>(group) * p.in_channels * p.x_channel_stride;
+  const Scalar* w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(group) * p.in_channels * p.w_strides[0] +
+                    channel * p.w_strides[1];
+  float sum = 0;
+  const Taps<int32_t> rows = transposed_taps(p.h, row), columns = transposed_taps(p.v, column);
+  for (int32_t j = 0; j < rows.count; ++j) {
+    const int32_t at_row = (rows.position + j * rows.position_step) * p.x_row_stride;
+    const int64_t tap_row = (rows.tap + j * rows.tap_step) * p.w_strides[2];
+    for (int32_t k = 0; k < columns.count; ++k) {
+      const int32_t at = at_row + (columns.position + k * columns.position_step) * p.x_column_stride;
+      const int64_t tap = tap_row + (columns.tap + k * columns.tap_step) * p.w_strides[3];
+      for (int32_t c = 0; c < p.in_channels; ++c) {
+        float a, b;
+        load<1>(x + (c * p.x_channel_stride + at), &a);
+        load<1>(w + (c * p.w_strides[0] + tap), &b);
+        if constexpr (mode == Mode::tf32) {
+          a = __uint_as_float(device::to_tf32(a)), b = __uint_as_float(device::to_tf32(b));
+        }
+        sum += a * b;
+        if (sum != sum) return sum;
+      }
+    }
+  }
+  return sum;
+}
+
+// Weights to fragments of A, and zeros to the counters. A thread makes a word; neighbours read neighbouring taps.
+// `Layout` says how many rows a fragment has, of how many words each of its parts is, and which of them holds word `k`
+// of a row.
+template <Mode mode, class Layout>
+__global__ void pack_kernel(const __grid_constant__ PackParams p) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
+  device::let_next_kernel_start();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = first; i < p.counter_count; i += stride) p.counters[i] = 0;
+  for (int64_t i = first; i < p.words; i += stride) {
+    int64_t rest = i / p.taps;
+    const auto tap = static_cast<int32_t>(i - rest * p.taps);
+    const int32_t set = p.set_of_tap[tap];
+    if (set < 0) continue;
+    int64_t next = rest / p.padded_channels;
+    const auto out = static_cast<int32_t>(rest - next * p.padded_channels);
+    rest = next, next = rest / (8 * p.channel_groups);
+    const auto word = static_cast<int32_t>(rest - next * (8 * p.channel_groups));
+    const int64_t group = next;
+
+    float values[channels_of_word];
+#pragma unroll
+    for (int c = 0; c < channels_of_word; ++c) {
+      const int32_t in = word * channels_of_word + c;
+      values[c] = 0;
+      if (in < p.in_channels && out < p.out_channels) {
+        load<1>(static_cast<const Scalar*>(p.w) + (group * p.in_channels + in) * p.strides[0] + out * p.strides[1] +
+                    tap / p.kernel_w * p.strides[2] + tap % p.kernel_w * p.strides[3],
+                &values[c]);
+      }
+    }
+    const int32_t tile_channels = Layout::rows * p.channel_blocks;
+    const int32_t tile = out / tile_channels, block = out % tile_channels / Layout::rows, row = out % Layout::rows;
+    const int64_t fragment = p.sets[set].packed +
+                             ((group * p.channel_tiles + tile) * p.channel_groups + word / 8) * p.sets[set].fragments +
+                             p.slot_of_tap[tap] + block;
+    uint32_t* const to =
+        static_cast<uint32_t*>(p.packed) + fragment * parts * Layout::words + Layout::word(row, word % 8);
+    if constexpr (mode == Mode::tf32) {
+      *to = device::to_tf32(values[0]);
+    } else if constexpr (mode == Mode::ieee) {
+      split(values[0], to[0], to[Layout::words]);
+    } else {
+      store<2>(reinterpret_cast<Scalar*>(to), values);
+    }
+  }
+}
+
+}  // namespace convt::implicit_gemm

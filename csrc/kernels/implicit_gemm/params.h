@@ -1,0 +1,223 @@
+// What the kernels of the implicit-GEMM families are given, by value, as far as they share it. Strides in elements.
+#pragma once
+
+#include <type_traits>
+
+#include "../divisor.h"
+#include "../operands.h"
+#include "phases.h"
+
+namespace convt::implicit_gemm {
+
+struct DeviceSet {
+  int32_t row_phase, column_phase, columns;
+  int32_t first_step, steps, fragments;
+  int32_t packed;                     // its first fragment
+  int32_t origin_row, origin_column;  // of the patch, from the tile's first position
+};
+
+struct DeviceStep {
+  uint32_t offset;  // in the patch, bytes
+  uint32_t mask;    // blocks of rows that it is for
+};
+
+struct CommonParams {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  const void* packed;
+  float* partials;
+  uint32_t* counters;
+  int64_t x_batch_stride, x_channel_stride, y_batch_stride, y_channel_stride, bias_stride;
+  int64_t w_strides[4];
+  int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
+  int32_t batch, in_channels, out_channels;  // channels of a group
+  int32_t tile_images, tile_rows, tile_columns;
+  int32_t row_phases, column_phases;  // of a set
+  int32_t channel_blocks;
+  int32_t patch_rows, patch_columns, patch_pixels;
+  int32_t channel_groups, groups_of_chunk, chunks, splits;
+  int32_t store_width;      // elements
+  bool channels_innermost;  // in y
+  Fill fill;
+  Divisor by_channels, by_sets, by_splits, by_columns, by_rows, by_images;  // tiles of the grid
+  Divisor by_patch_columns, by_patch_rows;
+  Divisor by_column_phases;
+  Axis<int32_t> h, v;
+  int8_t row_rank[most_stride], column_rank[most_stride];
+  DeviceSet sets[most_sets];
+  DeviceStep steps[most_taps];
+};
+
+struct PackParams {
+  const void* w;
+  void* packed;
+  uint32_t* counters;
+  int64_t strides[4];
+  int64_t words;
+  uint32_t counter_count;
+  int32_t taps, kernel_w, in_channels, out_channels;  // channels of a group
+  int32_t channel_groups, channel_blocks, channel_tiles;
+  int32_t padded_channels;  // output channels of all tiles
+  struct {
+    int32_t packed, fragments;
+  } sets[most_sets];
+  int16_t set_of_tap[most_taps];   // -1 if no output is reached
+  int16_t slot_of_tap[most_taps];  // of its first fragment in a channel group
+};
+
+static_assert(std::is_trivially_copyable_v<PackParams> && sizeof(PackParams) <= 4096);
+
+// The tiles of a grid.
+struct Counts {
+  int64_t rows, columns, images;   // of positions
+  int64_t channels;                // of output channels
+  int64_t channel_groups, chunks;  // of input channels
+  int64_t blocks;                  // without splits
+  int64_t fragments;               // packed, of all sets
+};
+
+// `block_channels`: output channels of a block of rows; `group_channels`: input channels of a fragment.
+inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile, int32_t block_channels,
+                          int32_t group_channels) {
+  Counts n{};
+  n.rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), tile.rows);
+  n.columns = ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), tile.columns);
+  n.images = ceil_div<int64_t>(p.batch, tile.images);
+  n.channels = ceil_div<int64_t>(p.out_channels_per_group(), block_channels * t.channel_blocks);
+  n.channel_groups = ceil_div<int64_t>(p.in_channels_per_group(), group_channels);
+  n.chunks = ceil_div<int64_t>(n.channel_groups, tile.channel_groups);
+  n.blocks = checked_mul(checked_mul(checked_mul(n.rows, n.columns), checked_mul(n.images, n.channels)),
+                         checked_mul(t.sets, p.groups));
+  int64_t fragments = 0;
+  for (int32_t i = 0; i < t.sets; ++i) fragments += t.set[i].fragments;
+  n.fragments = checked_mul(fragments, checked_mul(n.channel_groups, checked_mul(n.channels, p.groups)));
+  return n;
+}
+
+// The workspace: counters of the tiles whose reduction is split, their partial sums, the packed weights.
+struct Workspace {
+  int64_t partials, packed, bytes;
+};
+
+inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t tile_elements, int64_t fragment_bytes) {
+  const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 512) * 512; };
+  const bool split = tile.splits > 1;
+  Workspace s{};
+  s.partials = split ? aligned(4 * n.blocks) : 0;
+  s.packed = s.partials + (split ? aligned(checked_mul(n.blocks * tile.splits, 4 * tile_elements)) : 0);
+  s.bytes = checked_add(s.packed, checked_mul(n.fragments, fragment_bytes));
+  return s;
+}
+
+// `pixel_bytes`: of a pixel in the patch, from a step's offset in pixels. `vector`: elements of 16 bytes.
+inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
+                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, int32_t block_channels,
+                        int32_t pixel_bytes, CommonParams& q, PackParams& k) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  unsigned char* const memory = static_cast<unsigned char*>(o.workspace);
+  const auto vector = narrow(16 / bytes);
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.counters = reinterpret_cast<uint32_t*>(memory);
+  q.partials = reinterpret_cast<float*>(memory + workspace.partials);
+  q.packed = memory + workspace.packed;
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
+  q.bias_stride = p.bias_stride;
+  std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
+  q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0;
+  q.x_column_stride = p.in_w > 1 ? narrow(p.x_strides[3]) : 0;
+  q.y_row_stride = p.out_h > 1 ? narrow(p.y_strides[2]) : 0;
+  q.y_column_stride = p.out_w > 1 ? narrow(p.y_strides[3]) : 0;
+  q.batch = narrow(p.batch);
+  q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
+  q.tile_images = tile.images, q.tile_rows = tile.rows, q.tile_columns = tile.columns;
+  q.patch_rows = patch_rows, q.patch_columns = patch_columns;
+  q.patch_pixels = tile.images * patch_rows * patch_columns;
+  q.row_phases = tile.row_phases, q.column_phases = tile.column_phases;
+  q.channel_blocks = t.channel_blocks;
+  q.channel_groups = narrow(n.channel_groups), q.groups_of_chunk = tile.channel_groups, q.chunks = narrow(n.chunks);
+  q.splits = tile.splits;
+  q.channels_innermost = channels_innermost(p);
+
+  q.fill = Fill::elements;
+  if (rows_in_quads(p) && access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) {
+    q.fill = Fill::rows;
+  } else if (access_width(o.x, bytes, p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector) == vector) {
+    q.fill = Fill::channels;
+  }
+  if (q.channels_innermost) {
+    q.store_width = access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), vector);
+  } else {
+    const bool whole = tile.column_phases == p.stride_w;
+    // A tile that is not the last of its row ends with a whole vector.
+    int32_t widest = whole ? vector : 1;
+    while (n.columns > 1 && tile.columns * p.stride_w % widest != 0) widest /= 2;
+    q.store_width = access_width(o.result, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, widest);
+  }
+
+  q.by_channels = Divisor(n.channels), q.by_sets = Divisor(t.sets), q.by_splits = Divisor(tile.splits);
+  q.by_columns = Divisor(n.columns), q.by_rows = Divisor(n.rows), q.by_images = Divisor(n.images);
+  q.by_patch_columns = Divisor(patch_columns), q.by_patch_rows = Divisor(patch_rows);
+  q.by_column_phases = Divisor(tile.column_phases);
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  std::copy(std::begin(t.row_rank), std::end(t.row_rank), q.row_rank);
+  std::copy(std::begin(t.column_rank), std::end(t.column_rank), q.column_rank);
+
+  k.w = o.w, k.packed = memory + workspace.packed, k.counters = q.counters;
+  k.counter_count = tile.splits > 1 ? static_cast<uint32_t>(n.blocks) : 0;
+  std::copy(p.w_strides.begin(), p.w_strides.end(), k.strides);
+  k.taps = narrow(p.kernel_h * p.kernel_w), k.kernel_w = narrow(p.kernel_w);
+  k.in_channels = q.in_channels, k.out_channels = q.out_channels;
+  k.channel_groups = q.channel_groups, k.channel_blocks = t.channel_blocks, k.channel_tiles = narrow(n.channels);
+  k.padded_channels = narrow(n.channels * block_channels * t.channel_blocks);
+  k.words = p.groups * n.channel_groups * 8 * k.padded_channels * k.taps;
+  std::fill(k.set_of_tap, k.set_of_tap + most_taps, int16_t{-1});
+
+  int64_t packed = 0;
+  const bool quads = rows_in_quads(p);
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const PhaseSet& set = t.set[i];
+    const int32_t first = first_column(set, quads);
+    q.sets[i] = {set.row_phase, set.column_phase, set.columns,    set.first_step, set.steps,
+                 set.fragments, narrow(packed),   set.lowest_row, first};
+    k.sets[i] = {narrow(packed), set.fragments};
+    packed += p.groups * n.channels * n.channel_groups * set.fragments;
+    for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
+      const Step& step = t.step[s];
+      const int32_t pixel = (step.row - set.lowest_row) * patch_columns + step.column - first;
+      q.steps[s] = {static_cast<uint32_t>(pixel_bytes * pixel), step.mask};
+    }
+  }
+  // Each tap belongs to one phase of an axis, and with it to one step.
+  const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
+  for (int32_t ch = 0; ch < p.stride_h; ++ch) {
+    const AxisPhase row = axis_phase(h, ch);
+    for (int32_t cw = 0; cw < p.stride_w; ++cw) {
+      const AxisPhase column = axis_phase(w, cw);
+      if (row.empty() || column.empty()) continue;
+      const int32_t i = ch / tile.row_phases * t.column_sets + cw / tile.column_phases;
+      const PhaseSet& set = t.set[i];
+      const int32_t block = (t.row_rank[ch] * set.columns + t.column_rank[cw]) * t.channel_blocks;
+      for (int32_t j = 0; j < row.taps; ++j) {
+        for (int32_t l = 0; l < column.taps; ++l) {
+          const int32_t tap =
+              (row.first_tap + j * narrow(h.tap_step)) * k.kernel_w + column.first_tap + l * narrow(w.tap_step);
+          int32_t s = set.first_step;
+          while (t.step[s].row != row.origin - j * narrow(h.input_step) ||
+                 t.step[s].column != column.origin - l * narrow(w.input_step)) {
+            ++s;
+          }
+          k.set_of_tap[tap] = static_cast<int16_t>(i);
+          k.slot_of_tap[tap] = static_cast<int16_t>(
+              t.step[s].prefix + static_cast<uint32_t>(__builtin_popcount(t.step[s].mask & ((1u << block) - 1))));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace convt::implicit_gemm

@@ -1,0 +1,415 @@
+#pragma once
+
+#include "fill.cuh"
+
+namespace convt::implicit_gemm_sm80 {
+
+// Fragments of A: four words of a lane, as the instruction takes them.
+template <Mode mode>
+struct Fragments {
+  static constexpr int rows = 16, words = 128, parts = parts_of(mode);
+  CONVT_HOST_DEVICE static int32_t word(int32_t row, int32_t k) {
+    return (row % 8 * 4 + k / 2) * 4 + k % 2 * 2 + row / 8;
+  }
+};
+
+// Where the sum of row `m` (phase, channel) at position `n` is.
+template <int Row>
+CONVT_DEVICE int32_t sum_at(const Params& p, int32_t m, int32_t n) {
+  constexpr Config c = configs[Row];
+  if (p.channels_innermost) return n * sums_pitch(c, true) + m;
+  return m * sums_pitch(c, false) + m / (16 * p.channel_blocks) * p.skew + n;
+}
+
+// A vector of Width outputs: four-byte reads of shared memory suit any tile, wider ones those whose sums are adjacent.
+template <int Width>
+CONVT_DEVICE void read_sums(const float* from, bool adjacent, float* to) {
+  if constexpr (Width % 4 == 0) {
+    if (adjacent) {
+#pragma unroll
+      for (int e = 0; e < Width; e += 4) {
+        const float4 v = *reinterpret_cast<const float4*>(from + e);
+        to[e] = v.x, to[e + 1] = v.y, to[e + 2] = v.z, to[e + 3] = v.w;
+      }
+      return;
+    }
+  }
+#pragma unroll
+  for (int e = 0; e < Width; ++e) to[e] = from[e];
+}
+
+// The tile's sums, plus the bias, to y in the order of memory.
+template <Mode mode, int Row, int Width>
+CONVT_DEVICE void write_tile(const Params& p, const Place& at, const float* sums, bool edge) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  const DeviceSet& set = p.sets[at.set];
+  const int32_t padded = 16 * p.channel_blocks;
+  const int32_t first_channel = at.channel_tile * padded;
+  const int32_t channels = smaller<int32_t>(padded, p.out_channels - first_channel);
+  const int32_t rows = p.tile_images * p.tile_rows * p.row_phases;
+  const auto vectors = static_cast<int32_t>(p.by_vectors.divisor);
+  const int32_t lanes = p.channels_innermost ? p.tile_columns * p.column_phases : channels;
+  const Scalar* bias = static_cast<const Scalar*>(p.bias);
+  const auto bias_of = [&](int32_t channel) {
+    float b = 0;
+    if (bias != nullptr)
+      load<1>(bias + (static_cast<int64_t>(at.group) * p.out_channels + channel) * p.bias_stride, &b);
+    return b;
+  };
+  // Items in the order of memory, as far as it goes: (row, column, channel) or (channel, row, column).
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < rows * lanes * vectors; i += config.threads()) {
+    auto vector = static_cast<uint32_t>(i);
+    const auto outer = static_cast<int32_t>(p.by_vectors.divide(vector));
+    int32_t channel, row, element;
+    if (p.channels_innermost) {
+      row = outer / lanes, element = outer - row * lanes, channel = static_cast<int32_t>(vector) * Width;
+      if (channel >= channels) continue;
+    } else {
+      channel = outer / rows, row = outer - channel * rows, element = static_cast<int32_t>(vector) * Width;
+    }
+    auto position_row = static_cast<uint32_t>(row);
+    const uint32_t row_and_phase = p.by_row_phases.divide(position_row);
+    const int32_t row_phase = set.row_phase + static_cast<int32_t>(position_row);
+    uint32_t tile_row = row_and_phase;
+    const int32_t image = at.image + static_cast<int32_t>(p.by_tile_rows.divide(tile_row));
+    const int32_t out_row = (at.row + static_cast<int32_t>(tile_row)) * p.h.stride + row_phase;
+    if (row_phase >= p.h.stride || out_row >= p.h.out || image >= p.batch) continue;
+    const int32_t first_position = static_cast<int32_t>(row_and_phase) * p.tile_columns;
+    const int32_t row_rank = p.row_rank[row_phase];
+
+    // The output column of an element, and where its sum is: -1 if no tap reaches it, -2 if there is no such output.
+    const auto place = [&](int32_t e, int32_t& column) {
+      auto phase = static_cast<uint32_t>(e);
+      const auto v = static_cast<int32_t>(p.by_column_phases.divide(phase));
+      const int32_t column_phase = set.column_phase + static_cast<int32_t>(phase);
+      column = (at.column + v) * p.v.stride + column_phase;
+      if (column_phase >= p.v.stride || v >= p.tile_columns || column >= p.v.out) return -2;
+      const int32_t rank = p.column_rank[column_phase];
+      if (row_rank < 0 || rank < 0) return -1;
+      return sum_at<Row>(p, (row_rank * set.columns + rank) * padded + channel, first_position + v);
+    };
+    float values[Width];
+    int32_t out_column;
+    const int32_t from = place(element, out_column);
+    if (from == -2) continue;
+    if (p.channels_innermost) {
+      if (from >= 0) {
+        read_sums<Width>(sums + from, true, values);
+      } else {
+#pragma unroll
+        for (int e = 0; e < Width; ++e) values[e] = 0;
+      }
+    } else if (p.v.stride == 1 && from >= 0) {
+      read_sums<Width>(sums + from, p.tile_columns % 4 == 0, values);
+    } else {
+      values[0] = from >= 0 ? sums[from] : 0;
+#pragma unroll
+      for (int e = 1; e < Width; ++e) {
+        int32_t ignored;
+        const int32_t next = place(element + e, ignored);
+        values[e] = next >= 0 ? sums[next] : 0;
+      }
+    }
+    const float b = bias_of(first_channel + channel);
+#pragma unroll
+    for (int e = 0; e < Width; ++e) {
+      const int32_t c = first_channel + channel + (p.channels_innermost ? e : 0);
+      if ((edge || mode == Mode::ieee) && values[e] != values[e]) {
+        values[e] = exact_output<mode>(p, at.group, image, c, out_row, out_column + (p.channels_innermost ? 0 : e));
+      }
+      values[e] += p.channels_innermost ? bias_of(c) : b;
+    }
+    Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
+                (static_cast<int64_t>(at.group) * p.out_channels + first_channel + channel) * p.y_channel_stride +
+                static_cast<int64_t>(out_row) * p.y_row_stride + static_cast<int64_t>(out_column) * p.y_column_stride;
+    store<Width>(y, values);
+  }
+}
+
+template <Mode mode, int Row, int Width>
+CONVT_DEVICE void write_tile_at_width(const Params& p, const Place& at, const float* sums, bool edge) {
+  if constexpr (Width > 1) {
+    if (p.store_width < Width) return write_tile_at_width<mode, Row, Width / 2>(p, at, sums, edge);
+  }
+  write_tile<mode, Row, Width>(p, at, sums, edge);
+}
+
+template <Mode mode>
+CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  if constexpr (mode == Mode::tf32 || mode == Mode::ieee) {
+    device::mma_m16n8k8_tf32(d, a, b);
+  } else {
+    device::mma_m16n8k16<typename Traits<mode>::Scalar>(d, a, b);
+  }
+}
+
+template <Mode mode, int Row>
+__global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
+    implicit_gemm_kernel(const __grid_constant__ Params p) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  constexpr int threads = config.threads(), blocks = config.m_blocks, columns = config.n_blocks;
+  constexpr int parts = parts_of(mode);
+  static_assert(config.rows() <= 8, "a step's mask has 8 bits");
+  static_assert(fits_registers(config, mode));
+
+  unsigned char* const shared = device::dynamic_shared_memory();
+  auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split
+  auto* const steps = reinterpret_cast<uint2*>(shared + 16);
+  auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32, warp = thread / 32;
+  const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
+  const Place at = place_of(p, blockIdx.x);
+  const DeviceSet set = p.sets[at.set];
+
+  if (thread == 0) flags[0] = 0;
+  for (int32_t s = thread; s < set.steps; s += threads) {
+    const DeviceStep step = p.steps[set.first_step + s];
+    steps[s] = make_uint2(step.offset, step.mask);
+  }
+  __syncthreads();
+  // Where the patch's pixels are in x, from its first image and channel.
+  bool outside = false;
+  for (int32_t i = thread; i < ceil_div(p.patch_pixels, quad) * quad; i += threads) {
+    auto column = static_cast<uint32_t>(i);
+    uint32_t row = p.by_patch_columns.divide(column);
+    const auto image = static_cast<int32_t>(p.by_patch_rows.divide(row));
+    const int32_t r = at.row + set.origin_row + static_cast<int32_t>(row);
+    const int32_t c = at.column + set.origin_column + static_cast<int32_t>(column);
+    int32_t offset = -1;
+    if (at.image + image < p.batch && image < p.tile_images) {
+      if (r >= 0 && r < p.h.in && c >= 0 && c < p.v.in) {
+        offset = static_cast<int32_t>(image * p.x_batch_stride) + r * p.x_row_stride + c * p.x_column_stride;
+      } else {
+        outside = true;
+      }
+    }
+    offsets[i] = offset;
+  }
+  if (outside) flags[0] = 1;
+  __syncthreads();
+
+  const Filler filler{static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
+                          static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
+                      offsets, device::shared_address(shared + p.stages_at)};
+  // Chunks of the reduction, and where in a patch are the words of this lane's column in each block of 8 positions.
+  const int32_t first_chunk = static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits);
+  const int32_t last_chunk =
+      set.steps == 0 ? first_chunk : static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits);
+  const auto groups_of = [&](int32_t chunk) {
+    return smaller<int32_t>(p.groups_of_chunk, p.channel_groups - chunk * p.groups_of_chunk);
+  };
+  const auto items_of = [&](int32_t chunk) {
+    return static_cast<uint32_t>(groups_of(chunk)) * (p.fill == Fill::channels ? 1 : 4) * p.by_items.divisor;
+  };
+  device::SharedAddress bytes[columns];
+#pragma unroll
+  for (int n = 0; n < columns; ++n) {
+    int32_t position = (warp_n * columns + n) * 8 + lane / 4;
+    if (position >= p.positions) position = 0;
+    auto column = static_cast<uint32_t>(position);
+    uint32_t row = p.by_tile_columns.divide(column);
+    const uint32_t image = p.by_tile_rows.divide(row);
+    bytes[n] =
+        8 * ((image * p.patch_rows + row) * p.patch_columns + column) + static_cast<uint32_t>(lane % 4 * p.patch_plane);
+  }
+
+  float sums[blocks][columns][4];
+  [[maybe_unused]] float promoted[mode == Mode::ieee ? blocks : 1][columns][4];
+#pragma unroll
+  for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < columns; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        sums[m][n][e] = 0;
+        if constexpr (mode == Mode::ieee) promoted[m][n][e] = 0;
+      }
+    }
+  }
+
+  if (first_chunk < last_chunk) {
+    for (auto i = static_cast<uint32_t>(thread); i < items_of(first_chunk); i += threads) {
+      Item item;
+      load_item<mode>(p, filler, first_chunk, i, item);
+      store_item<mode>(p, item);
+    }
+    device::wait_for_previous_kernel();  // which packs the weights
+
+    // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of rows
+    // that have a tap. A warp takes its own.
+    constexpr uint32_t warp_mask = (1u << blocks) - 1;
+    const int32_t first_block = warp_m * blocks;
+    const uint4* step_fragments =
+        static_cast<const uint4*>(p.packed) +
+        ((static_cast<int64_t>(set.packed) +
+          static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
+              p.channel_groups * set.fragments +
+          static_cast<int64_t>(first_chunk) * p.groups_of_chunk * set.fragments) *
+             (32 * parts) +
+         lane);
+    uint32_t a[blocks][parts][4];
+    const auto load_a = [&](int m, const uint4*& from) {
+#pragma unroll
+      for (int part = 0; part < parts; ++part) {
+        const uint4 v = __ldg(from + 32 * part);
+        a[m][part][0] = v.x, a[m][part][1] = v.y, a[m][part][2] = v.z, a[m][part][3] = v.w;
+      }
+      from += 32 * parts;
+    };
+    const auto own_fragments = [&](uint32_t mask) {
+      if constexpr (configs[Row].warps_m == 1) return step_fragments;
+      return step_fragments + __popc(mask & ((1u << first_block) - 1)) * (32 * parts);
+    };
+    uint2 step = steps[0];
+    {
+      const uint4* from = own_fragments(step.y);
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) {
+        if (step.y >> (first_block + m) & 1) load_a(m, from);
+      }
+      step_fragments += __popc(step.y) * (32 * parts);
+    }
+    __syncthreads();
+
+    const int32_t last_group = smaller<int32_t>(last_chunk * p.groups_of_chunk, p.channel_groups);
+    int32_t left = (last_group - first_chunk * p.groups_of_chunk) * set.steps;  // steps, this one included
+    int32_t s = 0;
+    for (int32_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
+      const int32_t groups = groups_of(chunk);
+      // The next chunk's patch is read during this one's steps: an item is on its way during each.
+      const uint32_t items = chunk + 1 < last_chunk ? items_of(chunk + 1) : 0;
+      const int32_t hurry =
+          static_cast<int32_t>((items + threads - 1) / threads + groups * set.steps - 1) / (groups * set.steps);
+      auto next_item = static_cast<uint32_t>(thread);
+      bool pending = false;
+      Item item;
+      device::SharedAddress stage = filler.stages + static_cast<uint32_t>(chunk % 2 * p.stage_bytes);
+#pragma unroll 1
+      for (int32_t remaining = groups * set.steps; remaining > 0; --remaining) {
+        const device::SharedAddress from = stage + step.x;
+        uint32_t b[columns][parts][2];
+#pragma unroll
+        for (int n = 0; n < columns; ++n) {
+#pragma unroll
+          for (int part = 0; part < parts; ++part) {
+            const uint2 v = device::load_shared_8(from + bytes[n] + static_cast<uint32_t>(part * 4 * p.patch_plane));
+            b[n][part][0] = v.x, b[n][part][1] = v.y;
+          }
+        }
+        const uint32_t mask = step.y >> first_block & warp_mask;
+        if (++s == set.steps) {
+          s = 0;
+          stage += static_cast<uint32_t>(parts * 4 * p.patch_plane);
+        }
+        step = steps[s];
+        const uint32_t step_mask = --left > 0 ? step.y & 0xff : 0;
+        const uint32_t next_mask = step_mask >> first_block;
+
+        if (pending) store_item<mode>(p, item);
+        for (int32_t e = 1; e < hurry && next_item < items; ++e, next_item += threads) {
+          load_item<mode>(p, filler, chunk + 1, next_item, item);
+          store_item<mode>(p, item);
+        }
+        pending = next_item < items;
+        if (pending) {
+          load_item<mode>(p, filler, chunk + 1, next_item, item);
+          next_item += threads;
+        }
+
+        const uint4* fragments = own_fragments(step_mask);
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          if (mask >> m & 1) {
+            if constexpr (mode == Mode::ieee) {
+              // The small products first.
+#pragma unroll
+              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][1], b[n][0]);
+#pragma unroll
+              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][parts - 1]);
+            }
+#pragma unroll
+            for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
+          }
+          // Where they were used last, so that the next ones are on their way for most of a step.
+          if (next_mask >> m & 1) load_a(m, fragments);
+        }
+        step_fragments += __popc(step_mask) * (32 * parts);
+      }
+      if (pending) store_item<mode>(p, item);
+      for (; next_item < items; next_item += threads) {
+        load_item<mode>(p, filler, chunk + 1, next_item, item);
+        store_item<mode>(p, item);
+      }
+      if constexpr (mode == Mode::ieee) {
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+          for (int n = 0; n < columns; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) promoted[m][n][e] += sums[m][n][e], sums[m][n][e] = 0;
+          }
+        }
+      }
+      __syncthreads();
+    }
+  } else {
+    device::wait_for_previous_kernel();
+  }
+
+  // All sums to shared memory, where the patches were.
+  auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
+#pragma unroll
+  for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < columns; ++n) {
+      const int32_t row = (warp_m * blocks + m) * 16 + lane / 4, column = (warp_n * columns + n) * 8 + lane % 4 * 2;
+      const auto& v = [&]() -> const float(&)[4] {
+        if constexpr (mode == Mode::ieee) {
+          return promoted[m][n];
+        } else {
+          return sums[m][n];
+        }
+      }();
+#pragma unroll
+      for (int e = 0; e < 4; e += 2) {
+        const int32_t to = sum_at<Row>(p, row + e / 2 * 8, column);
+        if (p.channels_innermost) {
+          tile[to] = v[e], tile[to + sums_pitch(config, true)] = v[e + 1];
+        } else {
+          *reinterpret_cast<float2*>(tile + to) = make_float2(v[e], v[e + 1]);
+        }
+      }
+    }
+  }
+  __syncthreads();
+
+  if (p.splits > 1) {
+    // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
+    constexpr int32_t elements = 16 * config.rows() * config.columns();
+    float* const partials = p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements;
+    for (int32_t i = thread; i < elements; i += threads) {
+      partials[static_cast<int64_t>(at.split) * elements + i] =
+          tile[sum_at<Row>(p, i / config.columns(), i % config.columns())];
+    }
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) {
+      flags[1] = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
+    }
+    __syncthreads();
+    if (flags[1] == 0) return;
+    __threadfence();
+    for (int32_t i = thread; i < elements; i += threads) {
+      float sum = 0;
+      for (int32_t k = 0; k < p.splits; ++k) sum += __ldcg(partials + static_cast<int64_t>(k) * elements + i);
+      tile[sum_at<Row>(p, i / config.columns(), i % config.columns())] = sum;
+    }
+    __syncthreads();
+  }
+  write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile, flags[0] != 0);
+}
+
+}  // namespace convt::implicit_gemm_sm80

@@ -1,0 +1,23 @@
+#include "launch.h"
+
+#include "launch_mode.cuh"
+
+namespace convt::implicit_gemm_sm80 {
+
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  Launch launch;
+  make_launch(plan, problem, operands, launch);
+  switch (mode_of(problem)) {
+    case Mode::tf32:
+      return launch_mode<Mode::tf32>(plan, launch, stream);
+    case Mode::ieee:
+      return launch_mode<Mode::ieee>(plan, launch, stream);
+    case Mode::float16:
+      return launch_mode<Mode::float16>(plan, launch, stream);
+    case Mode::bfloat16:
+      return launch_mode<Mode::bfloat16>(plan, launch, stream);
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace convt::implicit_gemm_sm80

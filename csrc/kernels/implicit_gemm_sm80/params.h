@@ -1,0 +1,56 @@
+// What the kernels of the family are given, by value.
+#pragma once
+
+#include "tiling.h"
+
+namespace convt::implicit_gemm_sm80 {
+
+struct Params : CommonParams {
+  int32_t positions;                          // of a tile
+  int32_t patch_plane;                        // bytes of a lane's words of all pixels
+  int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
+  int32_t skew;                               // words between the sums of two phases, beyond their rows
+  Divisor by_items;                           // of a channel slot, when a patch is read
+  Divisor by_tile_columns, by_tile_rows;
+  Divisor by_row_phases, by_vectors;  // when a tile is written
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
+
+struct Launch {
+  Params params;
+  PackParams pack;
+  int64_t shared_bytes;
+  uint32_t grid;
+};
+
+inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
+  const Config& config = configs[plan.configuration];
+  const GemmTile& tile = plan.tile;
+  Tables t;
+  make_tables(config, p, tile.row_phases, tile.column_phases, t);
+  const Patch patch = make_patch(p, t, tile);
+  const SharedLayout shared = shared_layout(config, p, t, patch);
+  const Counts n = make_counts(p, t, tile);
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  Params& q = launch.params;
+  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 16, 8, q, launch.pack);
+  q.positions = tile.images * tile.rows * tile.columns;
+  q.patch_plane = 8 * patch.pitch;
+  q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);
+  // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
+  int32_t columns = 1;
+  for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);
+  q.skew = columns == 1 ? 0 : columns == 2 ? 16 : 8;
+
+  q.by_items = Divisor(q.fill == Fill::channels ? patch.pixels : patch.quads);
+  q.by_tile_columns = Divisor(tile.columns), q.by_tile_rows = Divisor(tile.rows);
+  q.by_row_phases = Divisor(tile.row_phases);
+  q.by_vectors = Divisor(ceil_div<int64_t>(
+      q.channels_innermost ? 16 * t.channel_blocks : tile.columns * tile.column_phases, q.store_width));
+  launch.shared_bytes = shared.bytes;
+  launch.grid = static_cast<uint32_t>(n.blocks * tile.splits);
+}
+
+}  // namespace convt::implicit_gemm_sm80

@@ -1,0 +1,75 @@
+// The geometry of a tile: which phases and taps a block of threads multiplies, and what of the input it keeps in shared
+// memory. Host code, for the planner and the launch.
+#pragma once
+
+#include "../implicit_gemm/params.h"
+#include "config.h"
+
+namespace convt::implicit_gemm_sm80 {
+
+using namespace implicit_gemm;
+
+// Sets of phases whose blocks of rows are those of `config`.
+inline std::string make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
+                               Tables& t) {
+  return make_tables(config.rows(), 16, p, row_phases, column_phases, t);
+}
+
+// The part of the input that is in shared memory at a time, in pixels of one channel.
+struct Patch {
+  int32_t rows, columns, pixels, quads, pitch;
+  int64_t bytes;  // of a stage
+};
+
+inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile) {
+  const bool quads = rows_in_quads(p);
+  Patch patch{};
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const PhaseSet& set = t.set[i];
+    patch.rows = std::max(patch.rows, tile.rows + set.highest_row - set.lowest_row);
+    patch.columns = std::max(patch.columns, tile.columns + set.highest_column - first_column(set, quads));
+  }
+  if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
+  patch.pixels = tile.images * patch.rows * patch.columns;
+  patch.quads = ceil_div(patch.pixels, quad);
+  // Four channel pairs of eight pixels of a fragment lie in different banks.
+  patch.pitch = ceil_div(quad * patch.quads - 4, 16) * 16 + 4;
+  patch.bytes = int64_t{8} * 4 * patch.pitch * parts_of(mode_of(p)) * tile.channel_groups;
+  return patch;
+}
+
+// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then two stages of
+// the patch, and in their place, at the end, the sums.
+struct SharedLayout {
+  int64_t pixels, stages, bytes;
+};
+
+// Words between rows of the sums in shared memory: [row][position], or [position][row] if channels are innermost.
+constexpr int32_t sums_pitch(const Config& c, bool innermost) {
+  return innermost ? 16 * c.rows() + 4 : c.columns() + 8;
+}
+constexpr int64_t sums_bytes(const Config& c, bool innermost) {
+  return innermost ? int64_t{4} * c.columns() * sums_pitch(c, true)
+                   : int64_t{4} * (16 * c.rows() * sums_pitch(c, false) + 32 * 8);
+}
+
+inline SharedLayout shared_layout(const Config& config, const Problem& p, const Tables& t, const Patch& patch) {
+  int32_t steps = 0;
+  for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
+  const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
+  SharedLayout s{};
+  s.pixels = aligned(16 + int64_t{8} * steps);
+  s.stages = aligned(s.pixels + int64_t{4} * quad * patch.quads);
+  s.bytes = s.stages + std::max(2 * patch.bytes, sums_bytes(config, channels_innermost(p)));
+  return s;
+}
+
+inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {
+  return make_counts(p, t, tile, 16, channels_of_fragment(mode_of(p)));
+}
+
+inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile) {
+  return make_workspace(n, tile, int64_t{16} * c.rows() * c.columns(), 512 * parts_of(mode_of(p)));
+}
+
+}  // namespace convt::implicit_gemm_sm80

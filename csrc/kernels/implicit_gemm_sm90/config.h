@@ -1,0 +1,53 @@
+// Configurations of Hopper's tensor-core family (wgmma, sm_90a): an implicit GEMM with M = (phase, output channel), N =
+// output positions of a phase, K = (input channel, tap).
+#pragma once
+
+#include <cstdint>
+
+#include "../implicit_gemm/mode.h"
+
+namespace convt::implicit_gemm_sm90 {
+
+using namespace implicit_gemm;
+
+// Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
+// positions each. The producers are a warpgroup: a warp that copies weights and three that read the patch.
+struct Config {
+  const char* name;
+  int32_t groups_m, groups_n, m_blocks, width, pieces;
+
+  constexpr int32_t rows() const { return groups_m * m_blocks; }                    // blocks of 64
+  constexpr int32_t columns() const { return groups_n * pieces * width; }           // positions
+  constexpr int32_t accumulators() const { return m_blocks * pieces * width / 2; }  // registers of a thread
+};
+
+inline constexpr Config configs[] = {
+    // 128 channels, one row of 256 positions or 8 columns of 32 rows. Both warpgroups read the same patch.
+    {"128x256", 2, 1, 1, 256, 1},
+    // 64 channels: the warpgroups share the weights.
+    {"64x512", 1, 2, 1, 256, 1},
+    // Positions in squares of 16: images that are not wide.
+    {"128x128x2", 2, 1, 1, 128, 2},
+    {"64x256x2", 1, 2, 1, 128, 2},
+    // Two phases of 64 channels in a warpgroup, so that it writes both phases of a column.
+    {"2x64x256", 1, 2, 2, 128, 1},
+    {"2x64x128", 1, 2, 2, 64, 1},
+    // Few positions.
+    {"128x64", 2, 1, 1, 64, 1},
+};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
+inline constexpr int32_t fillers = producers - 32;
+inline constexpr int32_t patch_stages = 2;
+inline constexpr int32_t weight_stages = 4;
+inline constexpr int32_t weight_stage_bytes = 16 * 1024;
+inline constexpr int32_t fragment_bytes = 2048;  // 64 rows of 32 bytes
+inline constexpr int32_t slab = 64;              // positions that a warp stages at once
+inline constexpr int32_t slab_pitch = slab + 8;  // words
+inline constexpr int32_t most_groups = 4;        // fragments of channels in a chunk
+inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+
+constexpr bool has_mode(Mode m) { return m != Mode::ieee; }
+
+}  // namespace convt::implicit_gemm_sm90

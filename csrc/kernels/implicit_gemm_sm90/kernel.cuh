@@ -1,0 +1,49 @@
+#pragma once
+
+#include "consumer.cuh"
+
+namespace convt::implicit_gemm_sm90 {
+
+// Fragments of A: 64 rows of 32 bytes, as wgmma reads them without swizzle.
+struct Fragments {
+  static constexpr int rows = 64, words = fragment_bytes / 4, parts = 1;
+  CONVT_HOST_DEVICE static int32_t word(int32_t row, int32_t k) { return k / 4 * (words / 2) + row * 4 + k % 4; }
+};
+
+template <Mode mode, int Row>
+__global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
+  static_assert(has_mode(mode));
+  static_assert(configs[Row].accumulators() <= 128, "more do not fit a consumer's registers");
+  static_assert(configs[Row].rows() * fragment_bytes <= weight_stage_bytes);
+  static_assert(configs[Row].width % slab == 0);
+  unsigned char* const shared = device::dynamic_shared_memory();
+  const Barriers barriers{device::shared_address(shared)};
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread == 0) {
+    for (int32_t s = 0; s < patch_stages; ++s) {
+      device::mbarrier_init(barriers.patch_full(s), fillers / 32);
+      device::mbarrier_init(barriers.patch_empty(s), consumers / 32);
+    }
+    for (int32_t s = 0; s < weight_stages; ++s) {
+      device::mbarrier_init(barriers.weights_full(s), 1);
+      device::mbarrier_init(barriers.weights_empty(s), consumers / 32);
+    }
+    device::mbarrier_init_fence();
+    auto* const edges = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages));
+    for (int32_t s = 0; s < patch_stages + 3; ++s) edges[s] = 0;
+  }
+  __syncthreads();
+  if (thread < consumers) {
+    device::more_registers<208>();
+    consume<mode, Row>(p, shared, barriers);
+  } else {
+    device::fewer_registers<88>();
+    if (thread >= consumers + 32) {
+      fill_patches<mode>(p, shared, barriers);
+    } else if (thread == consumers) {
+      copy_weights<Row>(p, device::shared_address(shared), barriers);
+    }
+  }
+}
+
+}  // namespace convt::implicit_gemm_sm90

@@ -1,0 +1,89 @@
+// The geometry of a tile. Host code, for the planner and the launch.
+#pragma once
+
+#include "../implicit_gemm/params.h"
+#include "config.h"
+
+namespace convt::implicit_gemm_sm90 {
+
+inline std::string make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
+                               Tables& t) {
+  return make_tables(config.rows(), 64, p, row_phases, column_phases, t);
+}
+
+inline int64_t channel_groups_of(const Problem& p) {
+  return ceil_div<int64_t>(p.in_channels_per_group(), channels_of_fragment(mode_of(p)));
+}
+
+// The part of the input that is in shared memory at a time: for each group of channels two planes of 16 bytes a pixel.
+struct Patch {
+  int32_t rows, columns, pixels, quads;
+  int64_t plane_bytes, bytes;  // of a stage
+};
+
+inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile) {
+  const bool quads = rows_in_quads(p);
+  Patch patch{};
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const PhaseSet& set = t.set[i];
+    patch.rows = std::max(patch.rows, tile.rows + set.highest_row - set.lowest_row);
+    patch.columns = std::max(patch.columns, tile.columns + set.highest_column - first_column(set, quads));
+  }
+  if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
+  patch.pixels = tile.images * patch.rows * patch.columns;
+  patch.quads = ceil_div(patch.pixels, quad);
+  patch.plane_bytes = int64_t{16} * quad * patch.quads;
+  patch.bytes = 2 * patch.plane_bytes * tile.channel_groups;
+  return patch;
+}
+
+// How many steps of a chunk are a stage of weights, so that its stages are of a size.
+inline int32_t steps_of_stage(const Config& config, const PhaseSet& set, int32_t groups) {
+  const int32_t steps = std::max(1, set.steps * groups);
+  const int32_t most = weight_stage_bytes / (fragment_bytes * config.rows());
+  return ceil_div(steps, ceil_div(steps, most));
+}
+
+// Shared memory, in bytes from its start: barriers and steps; where in an image each pixel of the patch is; stages of
+// the patch; stages of weights; what a warp stages of its sums.
+struct SharedLayout {
+  int64_t steps, pixels, patches, weights, sums, bytes;
+};
+
+inline SharedLayout shared_layout(const Config& config, const Tables& t, const Patch& patch) {
+  int32_t steps = 0;
+  for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
+  const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
+  SharedLayout s{};
+  s.steps = 16 * (patch_stages + weight_stages) + 4 * (patch_stages + 3);
+  s.steps = ceil_div<int64_t>(s.steps, 16) * 16;
+  s.pixels = aligned(s.steps);
+  s.patches = aligned(s.pixels + int64_t{4} * quad * patch.quads);
+  s.weights = aligned(s.patches + patch_stages * patch.bytes);
+  s.sums = s.weights + weight_stages * weight_stage_bytes;
+  s.bytes = s.sums + int64_t{4} * slab_pitch * 16 * config.m_blocks * (consumers / 32);
+  return s;
+}
+
+inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {
+  return make_counts(p, t, tile, 64, channels_of_fragment(mode_of(p)));
+}
+
+inline Workspace make_workspace(const Config& c, const Counts& n, const GemmTile& tile) {
+  return make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(), fragment_bytes);
+}
+
+// The pieces of a tile, columns first: their arrangement, for wgmma's operands.
+struct Pieces {
+  int32_t columns, rows, images;      // pieces
+  int32_t piece_columns, piece_rows;  // positions of one
+};
+
+inline Pieces make_pieces(const Config& c, const GemmTile& tile) {
+  Pieces q{};
+  q.piece_rows = tile.piece_rows, q.piece_columns = c.width / tile.piece_rows;
+  q.columns = tile.columns / q.piece_columns, q.rows = tile.rows / q.piece_rows, q.images = tile.images;
+  return q;
+}
+
+}  // namespace convt::implicit_gemm_sm90

@@ -1,0 +1,199 @@
+// Any dense or grouped layer on tensor cores. See csrc/kernels/implicit_gemm_sm80.
+#include <algorithm>
+#include <cmath>
+
+#include "../../kernels/implicit_gemm_sm80/tiling.h"
+#include "family.h"
+
+namespace convt {
+namespace {
+
+namespace family = implicit_gemm_sm80;
+using family::Config;
+using family::Mode;
+
+std::string refusal(const Problem& p, const DeviceInfo& device) {
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
+    return std::string("has no ") + name(p.dtype);
+  }
+  if (device.compute_capability < 80) return "needs sm_80 or later";
+  if (p.kernel_h > family::most_taps || p.kernel_w > family::most_taps || p.kernel_h * p.kernel_w > family::most_taps) {
+    return "takes kernels of at most " + std::to_string(family::most_taps) + " taps";
+  }
+  if (p.stride_h > family::most_stride || p.stride_w > family::most_stride) {
+    return "takes strides of at most " + std::to_string(family::most_stride);
+  }
+  // Inside an image of one channel, offsets are computed in 32 bits, tiles that reach beyond its end included; so are
+  // the numbers of channels and blocks.
+  constexpr int64_t limit = int64_t{1} << 30;
+  const auto reach = [](int64_t rows, int64_t columns, const Strides& s) {
+    return checked_add(checked_mul(rows, std::abs(s[2])), checked_mul(columns, std::abs(s[3])));
+  };
+  for (int64_t size : {reach(p.in_h, p.in_w, p.x_strides), p.padding_h, p.padding_w, p.dilation_h * p.kernel_h,
+                       p.dilation_w * p.kernel_w, p.out_h, p.out_w, p.batch, p.in_channels, p.out_channels}) {
+    if (size >= limit) return "takes sizes and images of less than 2^30";
+  }
+  return "";
+}
+
+// A plan of `config` and its estimate; none if it has no better.
+struct Choice {
+  GemmTile tile;
+  int64_t grid = 0, shared_bytes = 0, workspace_bytes = 0;
+  double seconds = INFINITY;
+};
+
+// Multiplications by mma.sync, in units of m16n8k8 in TF32 or m16n8k16 in 16 bits, which take as long. Of the rate of
+// the tensor cores, mma.sync reaches .65 on Hopper (322 of 495 TFLOP/s TF32, register only), and this kernel .8 of
+// that.
+double mma_seconds(const DeviceInfo& d) { return 4096 / (0.65 * 0.8 * d.fp16_flops / d.multiprocessors); }
+
+void consider(const Problem& p, const DeviceInfo& device, const Config& config, const family::Tables& t, GemmTile tile,
+              Choice& best) {
+  const Mode mode = family::mode_of(p);
+  const int64_t images = tile.images;
+  if (images > 1 && checked_mul(images, std::abs(p.x_strides[0])) >= int64_t{1} << 30) return;
+  tile.channel_groups = 1;
+  const int64_t channel_groups = family::make_counts(p, t, tile).channel_groups;
+  int32_t fewest_steps = family::most_taps, most_steps = 0;
+  int64_t fragments = 0, steps = 0;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    if (t.set[i].steps > 0) fewest_steps = std::min(fewest_steps, t.set[i].steps);
+    most_steps = std::max(most_steps, t.set[i].steps);
+    fragments += t.set[i].fragments, steps += t.set[i].steps;
+  }
+  // Enough steps between two barriers, if shared memory allows it.
+  while (tile.channel_groups < family::most_groups && tile.channel_groups < channel_groups &&
+         tile.channel_groups * fewest_steps < 8) {
+    GemmTile more = tile;
+    more.channel_groups *= 2;
+    if (2 * family::make_patch(p, t, more).bytes > family::sums_bytes(config, family::channels_innermost(p))) break;
+    tile = more;
+  }
+  const family::Patch patch = family::make_patch(p, t, tile);
+  const family::SharedLayout shared = family::shared_layout(config, p, t, patch);
+  if (shared.bytes > family::shared_bytes_limit || shared.bytes > device.shared_memory_per_block) return;
+
+  const family::Counts n = family::make_counts(p, t, tile);
+  const double products = mode == Mode::ieee ? 3 : 1;
+  // Fragments of B come from shared memory, those of A from L1, at 128 bytes a clock together: 32 MMAs take 47 clocks.
+  const double mmas = static_cast<double>(fragments) * config.columns() / 8 * products;
+  const double loads = family::parts_of(mode) * (512.0 * fragments * config.warps_n +
+                                                 256.0 * steps * config.n_blocks * config.warps_n * config.warps_m);
+  const double bound = mmas > 0 ? std::max(1.0, loads / 128 / (mmas * 47 / 32)) : 1.0;
+  const double tiles = static_cast<double>(n.blocks) / t.sets;  // of one set
+  const double resident =
+      std::max<int64_t>(1, std::min<int64_t>(family::resident_blocks(config, mode),
+                                             device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
+  for (int32_t splits = 1; splits <= 16; splits *= 2) {
+    if (splits > n.chunks) break;
+    if (splits > 1 && static_cast<double>(n.blocks) * splits > 2 * device.multiprocessors * resident) break;
+    tile.splits = splits;
+    const family::Workspace workspace = family::make_workspace(config, p, n, tile);
+    const double blocks = static_cast<double>(n.blocks) * splits;
+    if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
+    const double unit = mma_seconds(device) * bound;
+    const double groups = std::ceil(static_cast<double>(n.chunks) / splits) * tile.channel_groups;
+    // All blocks of an SM share its tensor cores; alone, a block waits for its loads at every step.
+    const double all = mmas * tiles * static_cast<double>(n.channel_groups) * unit / device.multiprocessors;
+    const double set_mmas = mmas / t.sets * groups;
+    const double waves = std::ceil(blocks / device.multiprocessors / resident);
+    const double last = waves * std::min(resident, std::ceil(blocks / device.multiprocessors)) * set_mmas * unit;
+    const double latency = waves * (groups * most_steps * 0.25e-6 + 2e-6);
+    const double written = splits > 1 ? 2.0 * 4 * 16 * config.rows() * config.columns() * blocks : 0.0;
+    const double patches = static_cast<double>(n.blocks) * patch.pixels * static_cast<double>(n.channel_groups) *
+                           family::channels_of_fragment(mode) * static_cast<double>(element_size(p.dtype));
+    const double traffic = (static_cast<double>(p.compulsory_bytes()) + written) / (0.75 * device.bandwidth);
+    // Patches and fragments come from L2, at about twice the rate of memory.
+    const double l2 = (patches + 512.0 * family::parts_of(mode) * fragments / t.sets *
+                                     static_cast<double>(n.channel_groups) * static_cast<double>(n.blocks)) /
+                      (2 * device.bandwidth);
+    const double seconds =
+        launch_seconds + 2e-6 + std::max({all, last, latency, traffic, l2}) + (splits > 1 ? 2e-6 : 0);
+    if (seconds < best.seconds) {
+      best = {tile, static_cast<int64_t>(blocks), shared.bytes, workspace.bytes, seconds};
+    }
+  }
+}
+
+}  // namespace
+
+void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
+  const std::string reason = refusal(p, device);
+  for (int32_t row = 0; row < family::config_count; ++row) {
+    const Config& config = family::configs[row];
+    if (!reason.empty()) {
+      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, reason));
+      continue;
+    }
+    if (!family::fits_registers(config, family::mode_of(p))) {
+      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name,
+                           "has no registers for promoted sums, which float32 without TF32 needs"));
+      continue;
+    }
+    Choice best;
+    std::string why = "needs more shared memory than a block has";
+    const auto rows = static_cast<int32_t>(ceil_div(p.out_h, p.stride_h));
+    const auto columns = static_cast<int32_t>(ceil_div(p.out_w, p.stride_w));
+    const auto stride_h = static_cast<int32_t>(p.stride_h), stride_w = static_cast<int32_t>(p.stride_w);
+    // All phases of the columns in a block, so that it writes whole lines, or as many as it has rows for; of the rows
+    // one phase, or all.
+    int32_t column_phases = stride_w;
+    family::Tables t;
+    std::string cannot = family::make_tables(config, p, 1, column_phases, t);
+    while (!cannot.empty() && column_phases > 1) {
+      column_phases = (column_phases + 1) / 2;
+      cannot = family::make_tables(config, p, 1, column_phases, t);
+    }
+    if (!cannot.empty()) {
+      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, cannot));
+      continue;
+    }
+    const bool quads = family::rows_in_quads(p);
+    for (int32_t row_phases = 1; row_phases <= stride_h; row_phases += std::max(1, stride_h - 1)) {
+      if (row_phases > 1 && !family::make_tables(config, p, row_phases, column_phases, t).empty()) continue;
+      for (int32_t wide = 8;; wide *= 2) {
+        for (int32_t whole = 0; whole < 2; ++whole) {
+          // A power of two of columns, or the row cut into equal parts.
+          int32_t width = wide;
+          if (whole == 1) {
+            width = ceil_div(columns, ceil_div(columns, wide));
+            if (width < columns || quads) width = ceil_div(width, 8) * 8;
+          }
+          GemmTile tile;
+          tile.columns = std::min(width, config.columns());
+          if (tile.columns >= columns) tile.columns = quads ? ceil_div(columns, 4) * 4 : columns;
+          if (tile.columns > config.columns()) continue;
+          tile.rows = std::min(config.columns() / tile.columns, rows);
+          tile.images = 1;
+          if (tile.columns >= columns && tile.rows >= rows) {
+            tile.images =
+                static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
+          } else {
+            tile.rows = ceil_div(rows, ceil_div(rows, tile.rows));
+          }
+          tile.row_phases = row_phases, tile.column_phases = column_phases;
+          consider(p, device, config, t, tile, best);
+        }
+        if (wide >= columns || wide >= config.columns()) break;
+      }
+      if (stride_h == 1) break;
+    }
+    if (best.grid == 0) {
+      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, why));
+      continue;
+    }
+    Candidate c = fitting(Algorithm::implicit_gemm_sm80, config.name, row);
+    c.unproven = true;
+    c.plan.grid = best.grid;
+    c.plan.block = config.threads();
+    c.plan.tile = best.tile;
+    c.plan.shared_bytes = best.shared_bytes;
+    c.plan.workspace_bytes = best.workspace_bytes;
+    c.estimated_seconds = best.seconds;
+    out.push_back(c);
+  }
+}
+
+}  // namespace convt

@@ -1,0 +1,94 @@
+// Random problems through the kernels of implicit_gemm_sm90 in the SIMT emulator, in every mode and configuration,
+// against float64. Built and run by test_implicit_gemm_sm90.py. Usage: implicit_gemm_sm90_simt SEED PROBLEMS
+#define SIMT_MAIN
+#include "kernels/device.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/implicit_gemm_sm90/kernel.cuh"
+#include "plan/plan.h"
+#include "simt_problem.h"
+
+namespace convt {
+namespace {
+
+namespace family = implicit_gemm_sm90;
+using implicit_gemm::Mode;
+
+template <Mode mode, int Row = 0>
+void launch_row(int32_t row, const family::Launch& launch) {
+  if constexpr (Row < family::config_count) {
+    if (row != Row) return launch_row<mode, Row + 1>(row, launch);
+    simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
+                 [&] { family::implicit_gemm_sm90_kernel<mode, Row>(launch.params); });
+  }
+}
+
+template <Mode mode>
+bool run(DataType dtype, Precision precision) {
+  using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
+  for (;;) {
+    Problem p = random_problem(dtype, precision);
+    Plan plan;
+    std::string configuration;
+    try {
+      const auto row = pick(0, family::config_count - 1);
+      configuration = std::string("implicit_gemm_sm90/") + family::configs[row].name;
+      plan = make_forced_plan(p, *find_device("h200"), configuration);
+    } catch (const std::invalid_argument&) {
+      continue;
+    }
+    // The planner splits reductions that leave a GPU idle; here any may be.
+    family::Tables tables;
+    const family::Config& config = family::configs[plan.configuration];
+    family::make_tables(config, p, plan.tile.row_phases, plan.tile.column_phases, tables);
+    if (pick(0, 2) == 0) plan.tile.channel_groups = 1;
+    const family::Counts counts = family::make_counts(p, tables, plan.tile);
+    plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
+    // A block takes several tiles.
+    plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits));
+    plan.workspace_bytes = family::make_workspace(config, counts, plan.tile).bytes;
+
+    const Case<Scalar> c(p);
+    const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
+    family::Launch launch;
+    family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
+    simt::launch(dim3(3), dim3(256), 0, [&] { implicit_gemm::pack_kernel<mode, family::Fragments>(launch.pack); });
+    launch_row<mode>(plan.configuration, launch);
+    const GemmTile& t = plan.tile;
+    const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +
+                             ", store width " + std::to_string(launch.params.store_width) + ", tile " +
+                             std::to_string(t.images) + " x " + std::to_string(t.rows) + " x " +
+                             std::to_string(t.columns) + ", phases " + std::to_string(t.row_phases) + " x " +
+                             std::to_string(t.column_phases) + ", groups " + std::to_string(t.channel_groups) +
+                             ", splits " + std::to_string(t.splits);
+    // Products of TF32 mode are of rounded operands.
+    return c.check(
+        what.c_str(),
+        mode == Mode::tf32 ? [](float v) { return float_of_bits(device::to_tf32(v)); } : [](float v) { return v; });
+  }
+}
+
+}  // namespace
+}  // namespace convt
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const int seed = std::atoi(argv[1]), problems = std::atoi(argv[2]);
+  for (int i = 0; i < problems; ++i) {
+    convt::generator.seed(static_cast<unsigned>(seed + i));
+    simt::seed(static_cast<unsigned>(seed + i));
+    using convt::DataType, convt::Precision, convt::Mode;
+    const bool right = i % 3 == 0   ? convt::run<Mode::tf32>(DataType::float32, Precision::tf32)
+                       : i % 3 == 1 ? convt::run<Mode::float16>(DataType::float16, Precision::ieee)
+                                    : convt::run<Mode::bfloat16>(DataType::bfloat16, Precision::ieee);
+    if (!right) {
+      std::printf("seed %d\n", seed + i);
+      return 1;
+    }
+  }
+  std::printf("%d problems\n", problems);
+  return 0;
+}

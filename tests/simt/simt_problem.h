@@ -1,0 +1,146 @@
+// Random problems for kernels in the SIMT emulator, and their outputs by definition.
+#pragma once
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+
+#include "kernels/device.h"
+#include "plan/plan.h"
+
+namespace convt {
+
+inline std::mt19937 generator;
+inline int64_t pick(int64_t lowest, int64_t highest) {
+  return std::uniform_int_distribution<int64_t>(lowest, highest)(generator);
+}
+
+inline Strides dense(const std::array<int64_t, 4>& s) { return {s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; }
+inline Strides channels_last(const std::array<int64_t, 4>& s) { return {s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]}; }
+inline int64_t reach(const std::array<int64_t, 4>& sizes, const Strides& strides) {
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) last += (sizes[d] - 1) * strides[d];
+  return last + 1;
+}
+
+// Small shapes of every kind: odd and vector-sized widths, one pixel, paddings beyond the kernel, empty phases, groups.
+inline Problem random_problem(DataType dtype, Precision precision) {
+  Problem p;
+  p.dtype = dtype, p.precision = precision;
+  do {
+    p.batch = pick(1, 3);
+    p.groups = pick(0, 3) == 0 ? pick(1, 3) : 1;
+    p.in_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 20) : 8 * pick(1, 5));
+    p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 20) : 8 * pick(1, 9));
+    p.in_h = pick(1, 12), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
+    p.kernel_h = pick(1, 5), p.kernel_w = pick(1, 5);
+    p.stride_h = pick(1, 3), p.stride_w = pick(0, 3) == 0 ? pick(1, 6) : pick(1, 2);
+    p.dilation_h = pick(0, 3) == 0 ? pick(1, 3) : 1, p.dilation_w = pick(0, 3) == 0 ? pick(1, 3) : 1;
+    p.padding_h = pick(0, 3), p.padding_w = pick(0, 4);
+    const auto size = [](int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+      return output_size(in, kernel, stride, padding, pick(0, std::max(stride, dilation) - 1), dilation);
+    };
+    p.out_h = size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+    p.out_w = size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  } while (p.out_h <= 0 || p.out_w <= 0 || p.out_h * p.out_w > 2000 || p.useful_macs() > 4000000);
+  const auto strides = [](const std::array<int64_t, 4>& sizes) {
+    return pick(0, 1) == 0 ? dense(sizes) : channels_last(sizes);
+  };
+  p.x_strides = strides(p.x_sizes()), p.w_strides = strides(p.w_sizes()), p.y_strides = strides(p.y_sizes());
+  if (pick(0, 7) == 0) {  // every second element of memory
+    for (int64_t& s : p.x_strides) s *= 2;
+  }
+  p.has_bias = pick(0, 1) == 1;
+  p.bias_stride = 1;
+  return p;
+}
+
+template <class Scalar>
+struct Case {
+  Problem p;
+  simt::Buffer<Scalar> x, w, bias, y;
+
+  // Operands are aligned to 16 bytes, or begin at any element, or end where memory does.
+  static int64_t offset() { return pick(0, 1) == 0 ? 0 : pick(-1, 9); }
+
+  explicit Case(const Problem& problem)
+      : p(problem),
+        x(reach(p.x_sizes(), p.x_strides), offset(), pick(0, 1) == 1),
+        w(reach(p.w_sizes(), p.w_strides), offset(), pick(0, 1) == 1),
+        bias(p.out_channels, offset()),
+        y(reach(p.y_sizes(), p.y_strides), offset(), pick(0, 1) == 1) {
+    std::normal_distribution<float> normal;
+    const auto fill = [&](const simt::Buffer<Scalar>& b, const std::array<int64_t, 4>& n, const Strides& s) {
+      for (int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; ++i) {
+        b.data[i / (n[1] * n[2] * n[3]) * s[0] + i / (n[2] * n[3]) % n[1] * s[1] + i / n[3] % n[2] * s[2] +
+               i % n[3] * s[3]] = from_float<Scalar>(normal(generator));
+      }
+    };
+    fill(x, p.x_sizes(), p.x_strides), fill(w, p.w_sizes(), p.w_strides);
+    for (int64_t i = 0; i < p.out_channels; ++i) bias.data[i] = from_float<Scalar>(normal(generator));
+    if (pick(0, 5) == 0) {
+      // One element that is not finite: it must reach exactly the outputs that a tap connects with it. Corners too.
+      const bool of_x = pick(0, 1) == 0;
+      const std::array<int64_t, 4> sizes = of_x ? p.x_sizes() : p.w_sizes();
+      const Strides& strides = of_x ? p.x_strides : p.w_strides;
+      int64_t at = 0;
+      for (int d = 0; d < 4; ++d)
+        at += (pick(0, 1) == 0 ? pick(0, 1) * (sizes[d] - 1) : pick(0, sizes[d] - 1)) * strides[d];
+      (of_x ? x : w).data[at] = from_float<Scalar>(pick(0, 1) == 0 ? INFINITY : NAN);
+    }
+  }
+
+  // Each output against the sum of products of `rounded` operands in float64.
+  bool check(const char* what, float (*rounded)(float)) const {
+    const double rounding = p.dtype == DataType::float32 ? 0x1p-24 : p.dtype == DataType::float16 ? 0x1p-11 : 0x1p-8;
+    const double smallest = p.dtype == DataType::float16 ? 0x1p-25 : 0;
+    const Axis<int64_t> h = p.axis_h(), v = p.axis_w();
+    const auto at = [](const Strides& s, int64_t a, int64_t b, int64_t c, int64_t d) {
+      return a * s[0] + b * s[1] + c * s[2] + d * s[3];
+    };
+    const int64_t in = p.in_channels_per_group(), out = p.out_channels_per_group();
+    for (int64_t n = 0; n < p.batch; ++n) {
+      for (int64_t co = 0; co < p.out_channels; ++co) {
+        for (int64_t row = 0; row < p.out_h; ++row) {
+          const Taps<int64_t> rows = transposed_taps(h, row);
+          for (int64_t column = 0; column < p.out_w; ++column) {
+            const Taps<int64_t> columns = transposed_taps(v, column);
+            double sum = p.has_bias ? to_float(bias.data[co]) : 0, magnitude = std::abs(sum);
+            for (int64_t ci = 0; ci < in; ++ci) {
+              for (int64_t j = 0; j < rows.count; ++j) {
+                for (int64_t k = 0; k < columns.count; ++k) {
+                  const int64_t channel = co / out * in + ci;
+                  const float a =
+                      rounded(to_float(x.data[at(p.x_strides, n, channel, rows.position + j * rows.position_step,
+                                                 columns.position + k * columns.position_step)]));
+                  const float b =
+                      rounded(to_float(w.data[at(p.w_strides, channel, co % out, rows.tap + j * rows.tap_step,
+                                                 columns.tap + k * columns.tap_step)]));
+                  sum += static_cast<double>(a) * b, magnitude += std::abs(static_cast<double>(a) * b);
+                }
+              }
+            }
+            const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
+            const double result = to_float(y.data[at(p.y_strides, n, co, row, column)]);
+            // Every addition rounds once. Of a product of two float32 that are the sums of two TF32 numbers, what the
+            // second numbers leave out and their product are missing, 2^-21 of it at most.
+            const double missing = p.dtype == DataType::float32 && p.precision == Precision::ieee ? 8 : 0;
+            const double products = static_cast<double>(in * rows.count * columns.count);
+            const double sums = (2 + missing + std::min(products, 16 + std::sqrt(products))) * 0x1p-24 * magnitude;
+            if (!std::isfinite(sum)
+                    ? !same(result, sum)
+                    : !(std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest)) {
+              std::printf("%s: y[%lld, %lld, %lld, %lld] is %g, not %g\n%s\n", what, static_cast<long long>(n),
+                          static_cast<long long>(co), static_cast<long long>(row), static_cast<long long>(column),
+                          result, sum, describe(p).c_str());
+              return false;
+            }
+          }
+        }
+      }
+    }
+    return true;
+  }
+};
+
+}  // namespace convt
