@@ -38,43 +38,126 @@ SHAPES = {
     "7x7_s4_p2": ((7, 7), (4, 4), (2, 2)),
     "8x8_s4_p2": ((8, 8), (4, 4), (2, 2)),
 }
-NAMES = {shape: f"depthwise/nchw_{shape}" for shape in SHAPES}
+# The forms of csrc/kernels/depthwise/config.h.
+TILE = {f"nchw_{shape}": shape for shape in SHAPES}
+HEIGHTS = {
+    "3x3_s1": (4,),
+    "3x3_s2_p1": (2, 4),
+    "4x4_s2_p1": (2, 4),
+    "5x5_s2_p0": (2, 4),
+    "5x5_s1": (4,),
+    "8x8_s4_p2": (4,),
+}
+ROWS = {f"nchw_{shape}_rows{rows}": shape for shape, heights in HEIGHTS.items() for rows in heights}
+LAST = {
+    f"nhwc_{shape}": shape for shape in ("2x2_s2_p0", "3x3_s1", "3x3_s2_p1", "4x4_s2_p1", "5x5_s2_p0", "1x3_s1_s2_p1")
+} | {
+    "nhwc_3x3_s1_vector16": "3x3_s1",
+    "nhwc_4x4_s2_p1_vector16": "4x4_s2_p1",
+    "nhwc_4x4_s2_p1_tile2": "4x4_s2_p1",
+    "nhwc_5x5_s2_p0_vector16": "5x5_s2_p0",
+}
+EXACT = TILE | ROWS | LAST
+ANY = ("nhwc_any", "any")
+CONFIGURATIONS = (*EXACT, *ANY)
+# Those that a GPU has run; the planner waits with the others.
+PROVEN = tuple(TILE)
 
 
-def problem(shape, rng, most_height=12, most_width=40):
-    """A random problem that the configuration takes; every second one has rows that vectors fit."""
-    kernel, stride, padding = SHAPES[shape]
+def compiled(configuration, dtype):
+    return not configuration.endswith("vector16") or dtype != torch.float32
+
+
+COMPILED = [(c, d) for c in CONFIGURATIONS for d in DTYPES if compiled(c, d)]
+
+
+def is_last(configuration, rng):
+    """Whether the configuration takes channels_last; one takes both."""
+    return configuration.startswith("nhwc_") or (configuration == "any" and rng.random() < 0.5)
+
+
+def any_problem(rng, most_height, most_width):
+    """Any kernel, stride and dilation."""
     while True:
-        groups = rng.randint(1, 3)
+        groups = rng.choice((2, 3, 4, 5, 8, 12, 16))
+        inputs = rng.choice((1, 1, 1, 2, 5))
+        stride = (rng.choice((1, 2, 3, 4, 9)), rng.choice((1, 2, 3, 4, 9)))
+        dilation = (rng.randint(1, 4), rng.randint(1, 4)) if rng.random() < 0.5 else (1, 1)
         p = Problem(
             batch=rng.randint(1, 3),
-            in_channels=groups,
-            out_channels=groups * rng.choice((1, 1, 2, 3)),
-            size=(rng.randint(1, most_height), rng.choice((rng.randint(1, most_width), 8 * rng.randint(1, 5)))),
-            kernel=kernel,
+            in_channels=groups * inputs,
+            out_channels=groups * (rng.choice((1, 1, 2, 3)) if inputs == 1 else 1),
+            size=(rng.randint(1, most_height), rng.randint(2, most_width)),
+            kernel=(rng.randint(1, 6), rng.randint(1, 6)),
             stride=stride,
-            # Any padding of the same remainder is taken; the one of the configuration loads fastest.
-            padding=tuple(
-                q if rng.random() < 0.6 else q % s + s * rng.randint(0, 8 // s)
-                for q, s in zip(padding, stride, strict=True)
-            ),
-            output_padding=tuple(rng.randrange(s) for s in stride),
+            padding=(rng.randint(0, 6), rng.randint(0, 6)),
+            output_padding=tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)),
             groups=groups,
+            dilation=dilation,
         )
-        if min(p.y_shape) > 0:
+        # Images of one pixel are in both layouts at once.
+        if min(p.y_shape) > 0 and p.y_shape[2] * p.y_shape[3] > 1:
             return p
 
 
-def operands(p, dtype, rng, device="cpu"):
-    memory = rng.choice(("contiguous", "contiguous", "offset"))
-    x, w = (lay_out(random_tensor(s, dtype, device), m) for s, m in ((p.x_shape, memory), (p.w_shape, "contiguous")))
+def problem(configuration, rng, most_height=12, most_width=40):
+    """A random problem that the configuration takes; every second one has rows that vectors fit."""
+    if configuration in ANY:
+        return any_problem(rng, most_height, most_width)
+    kernel, stride, padding = SHAPES[EXACT[configuration]]
+    while True:
+        if configuration in LAST:
+            groups = 8 * rng.randint(1, 6)
+            multiplier, width = 1, rng.randint(2, 20)
+        else:
+            groups = rng.randint(1, 3)
+            multiplier = rng.choice((1, 1, 2, 3))
+            width = rng.choice((rng.randint(1, most_width), 8 * rng.randint(1, 5)))
+        output_padding = tuple(rng.randrange(s) for s in stride)
+        # Any padding of the same remainder is taken; the one of the configuration loads fastest.
+        paddings = tuple(
+            q if rng.random() < 0.6 else q % s + s * rng.randint(0, 8 // s)
+            for q, s in zip(padding, stride, strict=True)
+        )
+        p = Problem(
+            batch=rng.randint(1, 3),
+            in_channels=groups,
+            out_channels=groups * multiplier,
+            size=(rng.randint(1, most_height), width),
+            kernel=kernel,
+            stride=stride,
+            padding=paddings,
+            output_padding=output_padding,
+            groups=groups,
+        )
+        if min(p.y_shape) <= 0 or (configuration in LAST and p.y_shape[2] * p.y_shape[3] == 1):
+            continue
+        if configuration in ROWS and (p.size[1] % 8 or p.y_shape[3] % 8 or (paddings[1] - padding[1]) // stride[1] % 8):
+            continue
+        return p
+
+
+def in_memory(t, last, offset):
+    """`t` in one of the two layouts, `offset` elements into its memory."""
+    dense = t.permute(0, 2, 3, 1).contiguous() if last else t.contiguous()
+    flat = torch.empty(dense.numel() + offset, dtype=t.dtype, device=t.device)
+    view = flat[offset:].view(dense.shape).copy_(dense)
+    return view.permute(0, 3, 1, 2) if last else view
+
+
+def operands(p, configuration, dtype, rng, device="cpu"):
+    last = is_last(configuration, rng)
+    x = in_memory(random_tensor(p.x_shape, dtype, device), last, rng.choice((0, 0, 3)))
+    w = random_tensor(p.w_shape, dtype, device)
+    if configuration == "any" and rng.random() < 0.3:
+        x, w = lay_out(x, "sliced"), lay_out(w, rng.choice(("permuted", "sliced")))
     return x, w, random_tensor((p.out_channels,), dtype, device) if rng.random() < 0.5 else None
 
 
-def on_host(p, shape, x, w, bias=None):
+def on_host(p, configuration, x, w, bias=None):
     pairs = [list(pair) for pair in (p.stride, p.padding, p.output_padding)]
     return _C.run_on_host(
-        _C.Operation.forward, x, w, bias, [], *pairs, p.groups, list(p.dilation), NAMES.get(shape, shape), None
+        _C.Operation.forward, x, w, bias, [], *pairs, p.groups, list(p.dilation), f"depthwise/{configuration}", None
     )
 
 
@@ -85,22 +168,36 @@ def explanation(p, dtype=torch.float32, memory=torch.contiguous_format):
 
 
 def refusals(plan):
-    return {c.refusal for c in plan.candidates if c.algorithm == "depthwise"}
+    return {c.configuration: c.refusal for c in plan.candidates if c.algorithm == "depthwise"}
+
+
+def best(plan):
+    """The depthwise configuration that is chosen when all are proven."""
+    fitting = [c for c in plan.candidates if c.algorithm == "depthwise" and c.fits]
+    return min(fitting, key=lambda c: c.estimated_seconds).configuration if fitting else None
 
 
 def test_the_configurations_tested_are_those_compiled():
-    assert {name for name in _C.configuration_names() if name.startswith("depthwise/")} == set(NAMES.values())
+    names = {name for name in _C.configuration_names() if name.startswith("depthwise/")}
+    assert names == {f"depthwise/{c}" for c in CONFIGURATIONS}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_random_problems_on_the_host(shape, dtype):
-    rng = random.Random(f"{shape} {dtype}")
+def test_the_planner_waits_for_the_proof_of_each_configuration():
+    plan = explanation(Problem(2, 8, 8, (5, 6), (4, 4), (2, 2), (1, 1), (0, 0), 8))
+    fitting = {c.configuration: c.unproven for c in plan.candidates if c.algorithm == "depthwise" and c.fits}
+    assert fitting and all(unproven == (c not in PROVEN) for c, unproven in fitting.items())
+
+
+@pytest.mark.parametrize(("configuration", "dtype"), COMPILED, ids=str)
+def test_random_problems_on_the_host(configuration, dtype):
+    rng = random.Random(f"{configuration} {dtype}")
     for _ in range(10):
-        p = problem(shape, rng)
-        x, w, b = operands(p, dtype, rng)
-        result = on_host(p, shape, x, w, b)
-        assert_parity(result, F.conv_transpose2d(x, w, b, **p.arguments), reference(p, "forward", x=x, w=w, bias=b))
+        p = problem(configuration, rng)
+        x, w, b = operands(p, configuration, dtype, rng)
+        result = on_host(p, configuration, x, w, b)
+        wide = [None if t is None else t.float() for t in (x, w, b)]
+        theirs = F.conv_transpose2d(*wide, **p.arguments).to(dtype)
+        assert_parity(result, theirs, reference(p, "forward", x=x, w=w, bias=b))
 
 
 def test_no_access_outside_a_tensor(tmp_path):
@@ -119,7 +216,7 @@ def test_no_access_outside_a_tensor(tmp_path):
     assert run.returncode == 0, run.stdout + run.stderr
 
 
-def check_spread(p, shape, forward, device="cpu", dtype=torch.float32):
+def check_spread(p, configuration, forward, device="cpu", dtype=torch.float32):
     """NaN and infinities in single elements reach exactly the outputs that a tap connects with them."""
     rng = random.Random(0)
     ones = torch.ones(p.x_shape, dtype=dtype, device=device), torch.ones(p.w_shape, dtype=dtype, device=device)
@@ -134,38 +231,63 @@ def check_spread(p, shape, forward, device="cpu", dtype=torch.float32):
                 marks[spoilt][at] = 1
                 marks[1 - spoilt] += 1
                 reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
-                result = forward(p, shape, *pair).cpu()
+                x = in_memory(pair[0], is_last(configuration, rng), 0)
+                result = forward(p, configuration, x, pair[1]).cpu()
                 assert torch.equal(~result.isfinite(), reached), (p, spoilt, value, at)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_nan_and_inf_spread_by_taps_only_on_the_host(shape):
-    rng = random.Random(shape)
-    for _ in range(3):
-        check_spread(problem(shape, rng, 6, 16), shape, on_host)
+@pytest.mark.parametrize(("configuration", "dtype"), COMPILED, ids=str)
+def test_nan_and_inf_spread_by_taps_only_on_the_host(configuration, dtype):
+    rng = random.Random(configuration)
+    for _ in range(2):
+        check_spread(problem(configuration, rng, 6, 16), configuration, on_host, dtype=dtype)
 
 
-def test_outputs_without_taps_are_the_bias():
-    p = Problem(1, 2, 2, (3, 5), (1, 3), (1, 2), (0, 1), (0, 1), 2)
-    x, w, b = random_tensor(p.x_shape, torch.float32), torch.zeros(p.w_shape), random_tensor((2,), torch.float32)
-    assert torch.equal(on_host(p, "1x3_s1_s2_p1", x, w, b), b.view(1, 2, 1, 1).expand(p.y_shape))
+@pytest.mark.parametrize(
+    ("configuration", "last"), [("nchw_1x3_s1_s2_p1", False), ("nhwc_1x3_s1_s2_p1", True), ("any", True)]
+)
+def test_outputs_without_taps_are_the_bias(configuration, last):
+    p = Problem(1, 4, 4, (3, 5), (1, 3), (1, 2), (0, 1), (0, 1), 4)
+    x, w, b = random_tensor(p.x_shape, torch.float32), torch.zeros(p.w_shape), random_tensor((4,), torch.float32)
+    result = on_host(p, configuration, in_memory(x, last, 0), w, b)
+    assert torch.equal(result, b.view(1, 4, 1, 1).expand(p.y_shape))
+
+
+@pytest.mark.parametrize("configuration", ("any", "nhwc_any"))
+def test_strides_larger_than_the_kernel_and_common_divisors(configuration):
+    """Phases that no tap reaches, for the stride and for the common divisor of stride and dilation; many phases."""
+    for stride, dilation in (((5, 4), (1, 2)), ((4, 6), (2, 4)), ((1, 3), (3, 3)), ((9, 12), (6, 1))):
+        p = Problem(2, 4, 4, (4, 5), (2, 3), stride, (1, 2), (0, 0), 4, dilation)
+        x, w, b = (random_tensor(s, torch.float32) for s in (p.x_shape, p.w_shape, (4,)))
+        result = on_host(p, configuration, in_memory(x, configuration == "nhwc_any", 0), w, b)
+        assert_parity(result, None, reference(p, "forward", x=x, w=w, bias=b))
 
 
 def test_views_of_the_input_are_taken():
     p = Problem(2, 3, 3, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 3)
     x, w = random_tensor((2, 3, 9, 17), torch.float32)[:, :, 1:7, 3:11], random_tensor(p.w_shape, torch.float32)
-    assert torch.equal(on_host(p, "4x4_s2_p1", x, w), on_host(p, "4x4_s2_p1", x.contiguous(), w))
+    taken = "nchw_4x4_s2_p1"
+    assert torch.equal(on_host(p, taken, x, w), on_host(p, taken, x.contiguous(), w))
     rows = x[:, :1, :1].expand(p.x_shape)
-    assert torch.equal(on_host(p, "4x4_s2_p1", rows, w), on_host(p, "4x4_s2_p1", rows.contiguous(), w))
+    assert torch.equal(on_host(p, taken, rows, w), on_host(p, taken, rows.contiguous(), w))
     with pytest.raises(ValueError, match="takes kernels that are contiguous in memory"):
-        on_host(p, "4x4_s2_p1", x, w.transpose(2, 3))
+        on_host(p, taken, x, w.transpose(2, 3))
+    expected = on_host(p, "any", x, w.transpose(2, 3))
+    assert torch.equal(expected, on_host(p, "any", x.contiguous(), w.transpose(2, 3).contiguous()))
+
+
+BILINEAR = Problem(16, 64, 64, (128, 128), (4, 4), (2, 2), (1, 1), (0, 0), 64)
+FIVE = Problem(16, 256, 256, (56, 56), (5, 5), (2, 2), (2, 2), (1, 1), 256)
+DILATED = Problem(16, 16, 16, (256, 33), (3, 3), (1, 1), (10, 1), (0, 0), 16, (5, 1))
+ODD = Problem(8, 49, 49, (48, 63), (4, 4), (2, 2), (1, 1), (0, 0), 49)
+WAVELET = Problem(8, 12, 3, (129, 129), (4, 4), (2, 2), (2, 2), (0, 0), 3)
 
 
 @pytest.mark.parametrize(
     ("p", "configuration"),
     [
-        (Problem(16, 64, 64, (128, 128), (4, 4), (2, 2), (1, 1), (0, 0), 64), "nchw_4x4_s2_p1"),
-        (Problem(16, 256, 256, (56, 56), (5, 5), (2, 2), (2, 2), (1, 1), 256), "nchw_5x5_s2_p0"),
+        (BILINEAR, "nchw_4x4_s2_p1"),
+        (FIVE, "nchw_5x5_s2_p0"),
         (Problem(64, 256, 256, (16, 16), (2, 2), (2, 2), (0, 0), (0, 0), 256), "nchw_2x2_s2_p0"),
         (Problem(16, 64, 64, (1000, 8), (1, 3), (1, 2), (0, 1), (0, 1), 64), "nchw_1x3_s1_s2_p1"),
         (Problem(8, 3, 6, (50, 50), (8, 8), (4, 4), (6, 2), (0, 0), 3), "nchw_8x8_s4_p2"),
@@ -179,38 +301,85 @@ def test_real_layers_are_planned(p, configuration, dtype):
     assert plan.block == 256
 
 
+@pytest.mark.parametrize(
+    ("p", "memory", "wide", "narrow"),
+    [
+        (BILINEAR, torch.contiguous_format, "nchw_4x4_s2_p1_rows2", "nchw_4x4_s2_p1_rows4"),
+        (BILINEAR, torch.channels_last, "nhwc_4x4_s2_p1", "nhwc_4x4_s2_p1"),
+        (FIVE, torch.channels_last, "nhwc_5x5_s2_p0", "nhwc_5x5_s2_p0"),
+        (DILATED, torch.contiguous_format, "any", "any"),
+        (DILATED, torch.channels_last, "nhwc_any", "nhwc_any"),
+        (WAVELET, torch.contiguous_format, "any", "any"),
+        (WAVELET, torch.channels_last, "nhwc_any", "nhwc_any"),
+        # Channels and widths that no vector divides.
+        (ODD, torch.channels_last, "nhwc_any", "nhwc_any"),
+        (ODD, torch.contiguous_format, "nchw_4x4_s2_p1", "nchw_4x4_s2_p1"),
+    ],
+)
+def test_layers_are_planned_when_all_is_proven(p, memory, wide, narrow):
+    for dtype in DTYPES:
+        assert best(explanation(p, dtype, memory)) == (wide if dtype == torch.float32 else narrow)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_configuration_is_chosen_for_its_problems(dtype):
-    for shape in SHAPES:
+def test_every_proven_configuration_is_chosen_for_its_problems(dtype):
+    for configuration in PROVEN:
         for seed in range(5):
-            plan = explanation(problem(shape, random.Random(seed)), dtype)
-            assert f"{plan.algorithm}/{plan.configuration}" == NAMES[shape]
+            plan = explanation(problem(configuration, random.Random(seed)), dtype)
+            assert f"{plan.algorithm}/{plan.configuration}" == f"depthwise/{configuration}"
 
 
 def test_refusals_say_why():
     takes = Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 4)
-    refused = {
-        "takes 1 input channel a group, not 2": Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2),
-        "takes dilation 1 only": Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 4, (1, 2)),
-        "has kernel 8 along the height, not 9": Problem(2, 4, 4, (6, 8), (9, 9), (2, 2), (1, 1), (0, 0), 4),
-        "has padding modulo stride 0 along the width, not 1": Problem(
-            2, 4, 4, (6, 8), (2, 2), (2, 2), (0, 1), (0, 0), 4
-        ),
-        "has stride 2 along the height, not 5": Problem(2, 4, 4, (6, 8), (4, 4), (5, 5), (1, 1), (0, 0), 4),
-        "takes images of less than 2^30 elements a channel": Problem(
-            1, 2, 2, (2**15, 2**14), (2, 2), (2, 2), (0, 0), (0, 0), 2
-        ),
-    }
-    assert "" in refusals(explanation(takes))
-    for reason, p in refused.items():
+    tile, rows, last = "nchw_4x4_s2_p1", "nchw_4x4_s2_p1_rows2", "nhwc_4x4_s2_p1"
+    assert refusals(explanation(takes))[tile] == ""
+    huge = Problem(1, 2, 2, (2**15, 2**14), (2, 2), (2, 2), (0, 0), (0, 0), 2)
+    dense = Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2)
+    many = Problem(2, 34, 2, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2)
+    dilated = Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 4, (1, 2))
+    nine = Problem(2, 4, 4, (6, 8), (9, 9), (2, 2), (1, 1), (0, 0), 4)
+    two = Problem(2, 4, 4, (6, 8), (2, 2), (2, 2), (0, 1), (0, 0), 4)
+    odd = Problem(2, 4, 4, (6, 7), (4, 4), (2, 2), (1, 1), (0, 0), 4)
+    five = Problem(2, 4, 4, (6, 8), (4, 4), (5, 5), (1, 1), (0, 0), 4)
+    for p, configuration, reason in (
+        (dense, tile, "takes 1 input channel a group, not 2"),
+        (dense, "any", "takes 1 input channel a group, or 1 output channel, not 2 and 2"),
+        (many, "any", "takes at most 16 input channels a group, not 17"),
+        (dilated, tile, "takes dilation 1 only"),
+        (nine, "nchw_8x8_s4_p2", "has kernel 8 along the height, not 9"),
+        (two, "nchw_2x2_s2_p0", "has padding modulo stride 0 along the width, not 1"),
+        (five, tile, "has stride 2 along the height, not 5"),
+        (huge, "nchw_2x2_s2_p0", "takes images of less than 2^30 elements a channel"),
+        (huge, "any", "takes images of less than 2^30 elements a channel"),
+        (takes, last, "takes inputs whose channels are contiguous in memory"),
+        (odd, rows, "takes widths that are multiples of 2 and, of the output, 4"),
+    ):
+        assert refusals(explanation(p))[configuration] == reason
+    for p in (dense, many, huge):
         plan = explanation(p)
-        assert plan.algorithm == "direct"
-        assert reason in refusals(plan)
-        assert "" not in refusals(plan)
-    assert refusals(explanation(takes, torch.float64)) == {"has no float64"}
-    last = explanation(takes, memory=torch.channels_last)
-    assert refusals(last) == {"takes input rows that are contiguous in memory"}
-    assert last.algorithm == "direct"
+        assert plan.algorithm != "depthwise"
+        assert best(plan) is None
+    for p in (dilated, nine, two, five):
+        assert best(explanation(p)) == "any"
+    assert set(refusals(explanation(takes, torch.float64)).values()) == {"has no float64"}
+
+    memory = torch.channels_last
+    plan = explanation(takes, memory=memory)
+    assert refusals(plan)[tile] == "takes input rows that are contiguous in memory"
+    six = Problem(2, 6, 6, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 6)
+    assert refusals(explanation(six, memory=memory))[last] == "takes channels and strides that are multiples of 4"
+    twice = Problem(2, 4, 8, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 4)
+    assert refusals(explanation(twice, memory=memory))[last] == "takes 1 output channel a group, not 2"
+    large = Problem(2, 4, 4, (6, 8), (120, 120), (2, 2), (1, 1), (0, 0), 4)
+    assert refusals(explanation(large, memory=memory))["nhwc_any"] == (
+        "has no room in shared memory for a kernel of this size"
+    )
+    assert best(explanation(large, memory=memory)) == "any"
+    for configuration in ("nhwc_4x4_s2_p1_vector16", "nhwc_3x3_s1_vector16"):
+        assert not compiled(configuration, torch.float32)
+    assert refusals(explanation(takes, memory=memory))["nhwc_4x4_s2_p1_vector16"] == (
+        "is not compiled for elements of 4 bytes"
+    )
 
 
 # GPU
@@ -225,64 +394,98 @@ def forced(configuration, x, w, b, p):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_random_problems(shape, dtype):
-    rng = random.Random(f"{shape} {dtype} gpu")
+@pytest.mark.parametrize(("configuration", "dtype"), COMPILED, ids=str)
+def test_random_problems(configuration, dtype):
+    rng = random.Random(f"{configuration} {dtype} gpu")
+    name = f"depthwise/{configuration}"
     for _ in range(10):
-        p = problem(shape, rng, 16, 96)
-        x, w, b = operands(p, dtype, rng, "cuda")
+        p = problem(configuration, rng, 16, 96)
+        x, w, b = operands(p, configuration, dtype, rng, "cuda")
         poison_allocator(p.y_shape, dtype=dtype)
-        result = forced(NAMES[shape], x, w, b, p)
+        result = forced(name, x, w, b, p)
         ref = reference(p, "forward", x=x, w=w, bias=b)
         direct = forced("direct/thread_per_output", x, w, b, p)
         assert_parity(result, direct, ref)
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
-            assert torch.equal(forced(NAMES[shape], x, w, b, p), result)
-        assert_parity(on_host(p, shape, *(None if t is None else t.cpu() for t in (x, w, b))), direct, ref)
+            assert torch.equal(forced(name, x, w, b, p), result)
+        assert_parity(on_host(p, configuration, *(None if t is None else t.cpu() for t in (x, w, b))), direct, ref)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("offset", range(9))
-def test_misaligned_inputs(dtype, offset):
-    p = Problem(2, 3, 3, (7, 32), (4, 4), (2, 2), (1, 1), (0, 0), 3)
+@pytest.mark.parametrize("configuration", ("nchw_4x4_s2_p1", "nchw_4x4_s2_p1_rows2", "nhwc_4x4_s2_p1", "nhwc_any"))
+def test_misaligned_inputs(configuration, dtype, offset):
+    p = Problem(2, 8, 8, (7, 32), (4, 4), (2, 2), (1, 1), (0, 0), 8)
     w = random_tensor(p.w_shape, dtype, "cuda")
-    flat = random_tensor((2 * 3 * 7 * 32 + offset,), dtype, "cuda")
-    x = flat[offset:].view(p.x_shape)
-    expected = forced(NAMES["4x4_s2_p1"], x.clone(), w, None, p)
-    assert torch.equal(forced(NAMES["4x4_s2_p1"], x, w, None, p), expected)
+    x = random_tensor(p.x_shape, dtype, "cuda")
+    last = configuration.startswith("nhwc")
+    result = forced(f"depthwise/{configuration}", in_memory(x, last, offset), w, None, p)
+    assert_parity(result, None, reference(p, "forward", x=x, w=w))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_nan_and_inf_spread_by_taps_only(shape, dtype):
-    rng = random.Random(shape)
-
-    def forward(p, shape, x, w):
-        return forced(NAMES[shape], x, w, None, p)
-
-    check_spread(problem(shape, rng, 6, 16), shape, forward, "cuda", dtype)
+@pytest.mark.parametrize(
+    ("p", "last", "configurations"),
+    [
+        (BILINEAR, False, ("nchw_4x4_s2_p1", "nchw_4x4_s2_p1_rows2", "nchw_4x4_s2_p1_rows4", "any")),
+        (BILINEAR, True, ("nhwc_4x4_s2_p1", "nhwc_4x4_s2_p1_tile2", "nhwc_4x4_s2_p1_vector16", "nhwc_any", "any")),
+        (FIVE, True, ("nhwc_5x5_s2_p0", "nhwc_5x5_s2_p0_vector16", "nhwc_any")),
+        (ODD, True, ("nhwc_any", "any")),
+        (Problem(2, 200, 200, (30, 40), (4, 4), (2, 2), (1, 1), (0, 0), 200), True, ("nhwc_4x4_s2_p1", "nhwc_any")),
+        (DILATED, True, ("nhwc_any", "any")),
+    ],
+)
+def test_large_layers_of_all_configurations_agree(p, last, configurations, dtype):
+    """Several waves of blocks, several tiles a thread, several chunks of channels; against ATen."""
+    x = in_memory(torch.randn(p.x_shape, device="cuda").to(dtype), last, 0)
+    w = torch.randn(p.w_shape, device="cuda").to(dtype)
+    expected = F.conv_transpose2d(x.double(), w.double(), **p.arguments)
+    tolerance = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype]
+    for configuration in configurations:
+        if not compiled(configuration, dtype):
+            continue
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(f"depthwise/{configuration}", x, w, None, p)
+        torch.testing.assert_close(result.double(), expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.gpu
-def test_more_images_than_a_grid_is_high():
+@pytest.mark.parametrize(("configuration", "dtype"), COMPILED, ids=str)
+def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
+    rng = random.Random(configuration)
+
+    def forward(p, configuration, x, w):
+        return forced(f"depthwise/{configuration}", x, w, None, p)
+
+    check_spread(problem(configuration, rng, 6, 16), configuration, forward, "cuda", dtype)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", (None, "any", "nhwc_any"))
+def test_more_images_than_a_grid_is_high(configuration):
     p = Problem(70_000, 2, 2, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
     x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
-    assert convt.explain(x, w, **p.arguments).algorithm == "depthwise"
     last = Problem(1, 2, 2, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
-    result = convt.conv_transpose2d(x, w, **p.arguments)
+    if configuration is None:
+        assert convt.explain(x, w, **p.arguments).algorithm == "depthwise"
+        result = convt.conv_transpose2d(x, w, **p.arguments)
+    else:
+        result = forced(f"depthwise/{configuration}", in_memory(x, configuration == "nhwc_any", 0), w, None, p)
     assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
 
 
 @pytest.mark.large(gib=40)
 @pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
-def test_outputs_beyond_32_bits(dtype):
+@pytest.mark.parametrize("configuration", ("nchw_4x4_s2_p1", "nchw_4x4_s2_p1_rows4", "nhwc_4x4_s2_p1", "nhwc_any"))
+def test_outputs_beyond_32_bits(configuration, dtype):
     p = Problem(34, 64, 64, (512, 512), (4, 4), (2, 2), (1, 1), (0, 0), 64)
-    x, w = torch.randn(p.x_shape, dtype=dtype, device="cuda"), random_tensor(p.w_shape, dtype, "cuda")
-    result = forced(NAMES["4x4_s2_p1"], x, w, None, p)
+    memory = torch.channels_last if configuration.startswith("nhwc") else torch.contiguous_format
+    x = torch.empty(p.x_shape, dtype=dtype, device="cuda", memory_format=memory).normal_()
+    w = random_tensor(p.w_shape, dtype, "cuda")
+    result = forced(f"depthwise/{configuration}", x, w, None, p)
     assert result.numel() > 2**31
     one = Problem(1, 1, 1, (512, 512), (4, 4), (2, 2), (1, 1))
     for n, c in ((0, 0), (33, 63)):

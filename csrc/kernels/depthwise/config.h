@@ -1,5 +1,6 @@
-// Configurations of the depthwise family: one input channel a group, one or more output channels of it. Bounded by
-// memory: a thread reads its window of one input plane once and writes all phases of its output tile in full lines.
+// Configurations of the depthwise family: one input channel a group, one or more output channels of it, and by the
+// kernels for any shape also few input channels and one output channel. Bounded by memory: a thread of an exact shape
+// reads its window of the input once and writes all phases of its output tile in full lines.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +13,83 @@ struct AxisConfig {
   int32_t kernel, stride, padding;
 };
 
+// What a thread computes.
+enum class Form : int32_t {
+  tile,      // contiguous images, exact shapes: a tile of one plane, stored when all of it is known
+  rows,      // the same, but each output row is stored as soon as it is known, and nothing is checked afterwards
+  last,      // channels_last, exact shapes: a vector of channels of a tile
+  any_last,  // channels_last, any kernel, stride and dilation: a vector of channels of some columns
+  any,       // any kernel, stride, dilation and strides of memory: some rows of a column of one plane
+};
+
 // Kernel and stride are exact, so that no tap is multiplied by a zero that stands for nothing. Of the padding only the
 // remainder modulo the stride must agree: the rest is a shift of the input. Vector loads need a shift that is a
 // multiple of the thread's columns, so the padding here is the one that real layers have.
 struct Config {
   const char* name;
+  Form form;
+  bool proven;  // tests have run it on a GPU
   AxisConfig h, w;
+  // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes that
+  // it stores at a time; blocks an SM, as many as do without spills. No rows: not compiled for this size.
+  struct Positions {
+    int32_t rows, columns, bytes, resident;
+  } wide = {}, narrow = {};
+
+  constexpr Positions positions(int64_t element_bytes) const { return element_bytes == 4 ? wide : narrow; }
+  constexpr bool exact() const { return form == Form::tile || form == Form::rows || form == Form::last; }
+  constexpr bool has(int64_t element_bytes) const {
+    return (form != Form::rows && form != Form::last) || positions(element_bytes).rows > 0;
+  }
 };
 
 inline constexpr Config configs[] = {
-    {"nchw_3x3_s1", {3, 1, 1}, {3, 1, 1}},       {"nchw_5x5_s1", {5, 1, 2}, {5, 1, 2}},
-    {"nchw_7x7_s1", {7, 1, 3}, {7, 1, 3}},       {"nchw_1x5_s1", {1, 1, 0}, {5, 1, 2}},
-    {"nchw_2x2_s2_p0", {2, 2, 0}, {2, 2, 0}},    {"nchw_3x3_s2_p0", {3, 2, 0}, {3, 2, 0}},
-    {"nchw_3x3_s2_p1", {3, 2, 1}, {3, 2, 1}},    {"nchw_4x4_s2_p0", {4, 2, 2}, {4, 2, 2}},
-    {"nchw_4x4_s2_p1", {4, 2, 1}, {4, 2, 1}},    {"nchw_5x5_s2_p0", {5, 2, 2}, {5, 2, 2}},
-    {"nchw_6x6_s2_p0", {6, 2, 2}, {6, 2, 2}},    {"nchw_7x7_s2_p1", {7, 2, 3}, {7, 2, 3}},
-    {"nchw_1x3_s1_s2_p1", {1, 1, 0}, {3, 2, 1}}, {"nchw_2x3_s1_s2_p1", {2, 1, 1}, {3, 2, 1}},
-    {"nchw_6x1_s2_s1_p0", {6, 2, 4}, {1, 1, 0}}, {"nchw_3x3_s3_p0", {3, 3, 0}, {3, 3, 0}},
-    {"nchw_5x5_s3_p1", {5, 3, 1}, {5, 3, 1}},    {"nchw_4x4_s4_p0", {4, 4, 0}, {4, 4, 0}},
-    {"nchw_7x7_s4_p2", {7, 4, 2}, {7, 4, 2}},    {"nchw_8x8_s4_p2", {8, 4, 2}, {8, 4, 2}},
+    {"nchw_3x3_s1", Form::tile, true, {3, 1, 1}, {3, 1, 1}},
+    {"nchw_5x5_s1", Form::tile, true, {5, 1, 2}, {5, 1, 2}},
+    {"nchw_7x7_s1", Form::tile, true, {7, 1, 3}, {7, 1, 3}},
+    {"nchw_1x5_s1", Form::tile, true, {1, 1, 0}, {5, 1, 2}},
+    {"nchw_2x2_s2_p0", Form::tile, true, {2, 2, 0}, {2, 2, 0}},
+    {"nchw_3x3_s2_p0", Form::tile, true, {3, 2, 0}, {3, 2, 0}},
+    {"nchw_3x3_s2_p1", Form::tile, true, {3, 2, 1}, {3, 2, 1}},
+    {"nchw_4x4_s2_p0", Form::tile, true, {4, 2, 2}, {4, 2, 2}},
+    {"nchw_4x4_s2_p1", Form::tile, true, {4, 2, 1}, {4, 2, 1}},
+    {"nchw_5x5_s2_p0", Form::tile, true, {5, 2, 2}, {5, 2, 2}},
+    {"nchw_6x6_s2_p0", Form::tile, true, {6, 2, 2}, {6, 2, 2}},
+    {"nchw_7x7_s2_p1", Form::tile, true, {7, 2, 3}, {7, 2, 3}},
+    {"nchw_1x3_s1_s2_p1", Form::tile, true, {1, 1, 0}, {3, 2, 1}},
+    {"nchw_2x3_s1_s2_p1", Form::tile, true, {2, 1, 1}, {3, 2, 1}},
+    {"nchw_6x1_s2_s1_p0", Form::tile, true, {6, 2, 4}, {1, 1, 0}},
+    {"nchw_3x3_s3_p0", Form::tile, true, {3, 3, 0}, {3, 3, 0}},
+    {"nchw_5x5_s3_p1", Form::tile, true, {5, 3, 1}, {5, 3, 1}},
+    {"nchw_4x4_s4_p0", Form::tile, true, {4, 4, 0}, {4, 4, 0}},
+    {"nchw_7x7_s4_p2", Form::tile, true, {7, 4, 2}, {7, 4, 2}},
+    {"nchw_8x8_s4_p2", Form::tile, true, {8, 4, 2}, {8, 4, 2}},
+
+    // Rivals of those above, to be timed against them.
+    {"nchw_3x3_s1_rows4", Form::rows, false, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 4}},
+    {"nchw_3x3_s2_p1_rows2", Form::rows, false, {3, 2, 1}, {3, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_3x3_s2_p1_rows4", Form::rows, false, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_4x4_s2_p1_rows2", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_4x4_s2_p1_rows4", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows2", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows4", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_5x5_s1_rows4", Form::rows, false, {5, 1, 2}, {5, 1, 2}, {4, 4, 16, 3}, {4, 8, 16, 2}},
+    {"nchw_8x8_s4_p2_rows4", Form::rows, false, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
+
+    {"nhwc_2x2_s2_p0", Form::last, false, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
+    {"nhwc_3x3_s1", Form::last, false, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 2}, {1, 4, 8, 3}},
+    {"nhwc_3x3_s2_p1", Form::last, false, {3, 2, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
+    {"nhwc_4x4_s2_p1", Form::last, false, {4, 2, 1}, {4, 2, 1}, {1, 2, 16, 2}, {1, 2, 8, 3}},
+    {"nhwc_5x5_s2_p0", Form::last, false, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 3}},
+    {"nhwc_1x3_s1_s2_p1", Form::last, false, {1, 1, 0}, {3, 2, 1}, {1, 2, 16, 4}, {1, 2, 16, 3}},
+    // Rivals of those above, to be timed against them.
+    {"nhwc_3x3_s1_vector16", Form::last, false, {3, 1, 1}, {3, 1, 1}, {}, {1, 2, 16, 2}},
+    {"nhwc_4x4_s2_p1_vector16", Form::last, false, {4, 2, 1}, {4, 2, 1}, {}, {1, 2, 16, 2}},
+    {"nhwc_4x4_s2_p1_tile2", Form::last, false, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 2}, {2, 2, 8, 2}},
+    {"nhwc_5x5_s2_p0_vector16", Form::last, false, {5, 2, 2}, {5, 2, 2}, {}, {1, 2, 16, 2}},
+
+    {"nhwc_any", Form::any_last, false, {}, {}},
+    {"any", Form::any, false, {}, {}},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -67,6 +126,7 @@ struct Tile {
 };
 
 constexpr Tile tile_of(const Config& c, int64_t element_bytes) {
+  if (c.form != Form::tile) return {c.positions(element_bytes).rows, c.positions(element_bytes).columns};
   const auto vector = static_cast<int32_t>(16 / element_bytes);
   // A lane writes 16 bytes of a row, next to those of its neighbours. A stride that does not divide them takes more.
   // So would the window of a wide kernel take more registers than there are.
@@ -89,9 +149,22 @@ constexpr int32_t widest_store(const Config& c, int64_t element_bytes) {
   return width;
 }
 
+// Channels of a thread's vectors in forms last.
+constexpr int32_t vector_of(const Config& c, int64_t element_bytes) {
+  return static_cast<int32_t>(c.positions(element_bytes).bytes / element_bytes);
+}
+
+// The widest vectors that a kernel's weights are whole numbers of.
+constexpr int32_t weight_piece(const Config& c, int64_t element_bytes) {
+  auto width = static_cast<int32_t>(16 / element_bytes);
+  while (c.h.kernel * c.w.kernel % width != 0) width /= 2;
+  return width;
+}
+
 // Blocks an SM: as many as leave registers for the accumulators, the weights and two rows of the window.
 constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes) {
   const Tile tile = tile_of(c, element_bytes);
+  if (c.form != Form::tile) return c.positions(element_bytes).resident;
   const int32_t outputs = tile.columns * c.w.stride * tile.rows * c.h.stride;
   const int32_t window = tile.columns + Window{c.w}.last() - Window{c.w}.first();
   // At stride 1 an input row reaches all kernel rows, and as much again is in flight.

@@ -1,7 +1,13 @@
 #include "host.h"
 
+#include <cstring>
+#include <memory>
+#include <new>
 #include <stdexcept>
 
+#include "any.h"
+#include "last.h"
+#include "rows.h"
 #include "tile.h"
 
 namespace convt::depthwise {
@@ -12,17 +18,82 @@ void run_threads(const Params& params) {
   for (uint32_t i = 0; i < params.threads; ++i) compute_tile<Row, Scalar, LoadWidth>(params, i);
 }
 
+// A block at a time: its table, then its tiles. The barrier between is the end of a loop.
+template <class Scalar, class Fill, class Compute>
+void run_blocks(const LastParams& params, int64_t table_elements, const Fill& fill, const Compute& compute) {
+  constexpr std::align_val_t alignment{16};
+  const auto free = [&](Scalar* p) { ::operator delete(p, alignment); };
+  const size_t bytes = static_cast<size_t>(table_elements) * sizeof(Scalar);
+  for (uint32_t b = 0; b < params.blocks; ++b) {
+    // A new one a block, so that a sanitizer sees what is read before it is written.
+    const std::unique_ptr<Scalar, decltype(free)> table(static_cast<Scalar*>(::operator new(bytes, alignment)), free);
+    std::memset(static_cast<void*>(table.get()), 0xff, bytes);  // NaN
+    bool spoilt = false;
+    for (uint32_t i = 0; i < block; ++i) spoilt = fill(table.get(), b, i) || spoilt;
+    for (uint32_t i = 0; i < block; ++i) compute(table.get(), spoilt, b, i);
+  }
+}
+
+template <class Scalar>
+void run_any_last(const Plan& plan, const Problem& problem, const Operands& operands) {
+  const int32_t vector = any_last_vector(problem, operands);
+  const LastParams params = make_any_last_params(plan, problem, operands, vector);
+  const int64_t elements = table_size(params, problem) / static_cast<int64_t>(sizeof(Scalar));
+  const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_table(params, table, b, i); };
+  run_blocks<Scalar>(params, elements, fill, [&](const Scalar* table, bool, uint32_t b, uint32_t i) {
+    switch (vector) {
+      case 4:
+        return compute_any_last<Scalar, 4>(params, table, b, i);
+      case 2:
+        return compute_any_last<Scalar, 2>(params, table, b, i);
+      default:
+        return compute_any_last<Scalar, 1>(params, table, b, i);
+    }
+  });
+}
+
+template <class Scalar>
+void run_any(const Problem& problem, const Operands& operands) {
+  const AnyParams params = make_any_params(problem, operands);
+  for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar>(params, i);
+}
+
 template <class Scalar, int Row = 0>
 void run_row(const Plan& plan, const Problem& problem, const Operands& operands) {
   if constexpr (Row == config_count) {
     throw std::invalid_argument("run_on_host: no such configuration");
   } else {
     if (plan.configuration != Row) return run_row<Scalar, Row + 1>(plan, problem, operands);
-    const Params params = make_params(plan, problem, operands);
-    if (loads_vectors(plan, problem, operands)) {
-      run_threads<Row, Scalar, tile_of(configs[Row], sizeof(Scalar)).columns>(params);
+    constexpr Config config = configs[Row];
+    if constexpr (!config.has(sizeof(Scalar))) {
+      throw std::invalid_argument("run_on_host: not compiled for this type");
+    } else if constexpr (config.form == Form::any) {
+      run_any<Scalar>(problem, operands);
+    } else if constexpr (config.form == Form::any_last) {
+      run_any_last<Scalar>(plan, problem, operands);
+    } else if constexpr (config.form == Form::rows) {
+      if (!fits_rows(plan, problem, operands)) return run_any<Scalar>(problem, operands);
+      const Params params = make_params(plan, problem, operands);
+      for (uint32_t i = 0; i < params.threads; ++i) compute_rows<Row, Scalar>(params, i);
+    } else if constexpr (config.form == Form::last) {
+      if (!fits_last(plan, problem, operands)) return run_any_last<Scalar>(plan, problem, operands);
+      using S = LastShape<Row, Scalar>;
+      const LastParams params = make_last_params(plan, problem, operands);
+      alignas(16) float biases[most_lanes * S::V];
+      const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
+      run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
+        if (i == 0) {
+          for (uint32_t thread = 0; thread < block; ++thread) fill_bias<Scalar>(params, biases, b, thread);
+        }
+        compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
+      });
     } else {
-      run_threads<Row, Scalar, 1>(params);
+      const Params params = make_params(plan, problem, operands);
+      if (loads_vectors(plan, problem, operands)) {
+        run_threads<Row, Scalar, tile_of(config, sizeof(Scalar)).columns>(params);
+      } else {
+        run_threads<Row, Scalar, 1>(params);
+      }
     }
   }
 }

@@ -1,14 +1,61 @@
 #pragma once
 
+#include "any.h"
+#include "last.h"
+#include "rows.h"
 #include "tile.h"
 
 namespace convt::depthwise {
 
+// Without vector loads some kernels spill on sm_80 where they do not on sm_90.
 template <int Row, class Scalar, int LoadWidth>
-__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
+constexpr int blocks_of_tiles() {
+  const int blocks = resident_blocks(configs[Row], sizeof(Scalar));
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if (LoadWidth == 1 && sizeof(Scalar) == 2 && configs[Row].w.stride == 1) return blocks - 1;
+#endif
+  return blocks;
+}
+
+template <int Row, class Scalar, int LoadWidth>
+__global__ void __launch_bounds__(block, blocks_of_tiles<Row, Scalar, LoadWidth>())
     depthwise_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_tile<Row, Scalar, LoadWidth>(p, index);
+}
+
+template <int Row, class Scalar>
+__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
+    depthwise_rows_kernel(const __grid_constant__ Params p) {
+  const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
+  if (index < p.threads) compute_rows<Row, Scalar>(p, index);
+}
+
+template <int Row, class Scalar>
+__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
+    depthwise_last_kernel(const __grid_constant__ LastParams p) {
+  using S = LastShape<Row, Scalar>;
+  __shared__ alignas(16) Scalar table[S::table];
+  __shared__ alignas(16) float biases[most_lanes * S::V];
+  fill_bias<Scalar>(p, biases, blockIdx.x, threadIdx.x);
+  const bool spoilt = __syncthreads_or(fill_exact_table<S>(p, table, blockIdx.x, threadIdx.x));
+  compute_last<Row, Scalar>(p, table, biases, spoilt, blockIdx.x, threadIdx.x);
+}
+
+template <class Scalar, int V>
+__global__ void __launch_bounds__(block, V == 4 ? 3 : 4)
+    depthwise_any_last_kernel(const __grid_constant__ LastParams p) {
+  extern __shared__ uint4 shared[];
+  auto* table = reinterpret_cast<Scalar*>(shared);
+  fill_table(p, table, blockIdx.x, threadIdx.x);
+  __syncthreads();
+  compute_any_last<Scalar, V>(p, table, blockIdx.x, threadIdx.x);
+}
+
+template <class Scalar>
+__global__ void __launch_bounds__(block, 4) depthwise_any_kernel(const __grid_constant__ AnyParams p) {
+  const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
+  if (index < p.threads) compute_any<Scalar>(p, index);
 }
 
 }  // namespace convt::depthwise

@@ -10,18 +10,59 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 #if defined(CONVT_DEPTHWISE_INSTANTIATE)
 
+template <class Scalar>
+cudaError_t launch_any_last(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  const int32_t vector = any_last_vector(problem, operands);
+  const LastParams params = make_any_last_params(plan, problem, operands, vector);
+  const auto bytes = static_cast<size_t>(table_size(params, problem));
+  switch (vector) {
+    case 4:
+      depthwise_any_last_kernel<Scalar, 4><<<params.blocks, block, bytes, stream>>>(params);
+      break;
+    case 2:
+      depthwise_any_last_kernel<Scalar, 2><<<params.blocks, block, bytes, stream>>>(params);
+      break;
+    default:
+      depthwise_any_last_kernel<Scalar, 1><<<params.blocks, block, bytes, stream>>>(params);
+  }
+  return cudaGetLastError();
+}
+
+template <class Scalar>
+cudaError_t launch_any(const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  const AnyParams params = make_any_params(problem, operands);
+  depthwise_any_kernel<Scalar><<<ceil_div<uint32_t>(params.threads, block), block, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
 template <class Scalar, int Row = 0>
-cudaError_t launch_row(const Plan& plan, bool vectors, const Params& params, cudaStream_t stream) {
+cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
   if constexpr (Row == config_count) {
     return cudaErrorInvalidConfiguration;
   } else {
-    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, vectors, params, stream);
-    constexpr int columns = tile_of(configs[Row], sizeof(Scalar)).columns;
+    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, problem, operands, stream);
+    constexpr Config config = configs[Row];
     const dim3 grid(static_cast<unsigned>(plan.grid));
-    if (vectors) {
-      depthwise_kernel<Row, Scalar, columns><<<grid, block, 0, stream>>>(params);
+    if constexpr (!config.has(sizeof(Scalar))) {
+      return cudaErrorInvalidConfiguration;
+    } else if constexpr (config.form == Form::any) {
+      return launch_any<Scalar>(problem, operands, stream);
+    } else if constexpr (config.form == Form::any_last) {
+      return launch_any_last<Scalar>(plan, problem, operands, stream);
+    } else if constexpr (config.form == Form::rows) {
+      if (!fits_rows(plan, problem, operands)) return launch_any<Scalar>(problem, operands, stream);
+      depthwise_rows_kernel<Row, Scalar><<<grid, block, 0, stream>>>(make_params(plan, problem, operands));
+    } else if constexpr (config.form == Form::last) {
+      if (!fits_last(plan, problem, operands)) return launch_any_last<Scalar>(plan, problem, operands, stream);
+      depthwise_last_kernel<Row, Scalar><<<grid, block, 0, stream>>>(make_last_params(plan, problem, operands));
     } else {
-      depthwise_kernel<Row, Scalar, 1><<<grid, block, 0, stream>>>(params);
+      constexpr int columns = tile_of(config, sizeof(Scalar)).columns;
+      const Params params = make_params(plan, problem, operands);
+      if (loads_vectors(plan, problem, operands)) {
+        depthwise_kernel<Row, Scalar, columns><<<grid, block, 0, stream>>>(params);
+      } else {
+        depthwise_kernel<Row, Scalar, 1><<<grid, block, 0, stream>>>(params);
+      }
     }
     return cudaGetLastError();
   }
@@ -29,7 +70,7 @@ cudaError_t launch_row(const Plan& plan, bool vectors, const Params& params, cud
 
 template <class Scalar>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  return launch_row<Scalar>(plan, loads_vectors(plan, problem, operands), make_params(plan, problem, operands), stream);
+  return launch_row<Scalar>(plan, problem, operands, stream);
 }
 
 #endif

@@ -33,6 +33,20 @@ struct Divisor {
   }
 };
 
+// A value that the compiler knows nothing about: what is computed from it stays inside the loop that asks for it, and
+// an address is not taken apart into what it was computed from.
+template <class T>
+CONVT_HOST_DEVICE T opaque(T v) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(T) == 8) {
+    asm volatile("" : "+l"(v));
+  } else {
+    asm volatile("" : "+r"(v));
+  }
+#endif
+  return v;
+}
+
 // Strides in elements. Inside an image of one channel 32 bits hold every offset.
 struct Params {
   const void* x;
@@ -103,6 +117,18 @@ inline bool loads_vectors(const Plan& plan, const Problem& p, const Operands& o)
   const int32_t columns = tile_of(c, element_size(p.dtype)).columns;
   return (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
          access_width(o.x, p, p.x_sizes(), p.x_strides, columns) == columns;
+}
+
+// Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The
+// kernel for any shape computes it if not.
+inline bool fits_rows(const Plan& plan, const Problem& p, const Operands& o) {
+  const Config& c = configs[plan.configuration];
+  const int64_t bytes = element_size(p.dtype);
+  const auto aligned = [&](const void* pointer, int32_t elements) {
+    return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(elements * bytes) == 0;
+  };
+  return aligned(o.x, tile_of(c, bytes).columns) && aligned(o.w, weight_piece(c, bytes)) &&
+         aligned(o.result, widest_store(c, bytes));
 }
 
 }  // namespace convt::depthwise

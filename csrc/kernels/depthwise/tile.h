@@ -1,8 +1,8 @@
 // The tile of one thread. Runs on the GPU in kernel.cuh and on the CPU in host.cpp.
 #pragma once
 
-#include "params.h"
 #include "../scalar.h"
+#include "params.h"
 
 namespace convt::depthwise {
 
@@ -30,6 +30,19 @@ struct Shape {
     return width;
   }
 };
+
+// The last row of the window that row `r` of the output, or one before it, needs.
+template <class S>
+CONVT_HOST_DEVICE constexpr int last_input(int r) {
+  constexpr Window h = S::h;
+  int last = -1;
+#pragma unroll
+  for (int i = 0; i < S::out_rows; ++i) {
+    const int phase = i % S::stride_h, row = i / S::stride_h + h.top(phase) - h.first();
+    if (i <= r && h.taps(phase) > 0 && row > last) last = row;
+  }
+  return last;
+}
 
 struct Place {
   int32_t row, column;              // of the tile's first output

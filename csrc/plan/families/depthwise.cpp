@@ -1,45 +1,44 @@
-// One input channel a group. See csrc/kernels/depthwise.
-#include "../../kernels/depthwise/config.h"
+// One input channel a group, or few of them and one output channel. See csrc/kernels/depthwise.
+#include "../../kernels/depthwise/blocking.h"
 #include "family.h"
 
 namespace convt {
 namespace {
 
-// Why no configuration of the depthwise family takes the problem; empty if one may.
-std::string depthwise_refusal(const Problem& p) {
+using depthwise::Config;
+using depthwise::Form;
+
+constexpr int64_t threads_limit = std::numeric_limits<int32_t>::max() - slack;
+
+std::string number(int64_t n) { return std::to_string(n); }
+
+// Why no configuration of the family takes the problem; empty if one may.
+std::string family_refusal(const Problem& p) {
   if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
   if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
     return std::string("has no ") + name(p.dtype);
   }
-  if (p.in_channels_per_group() != 1) {
-    return "takes 1 input channel a group, not " + std::to_string(p.in_channels_per_group());
-  }
-  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
-  if (p.in_w > 1 && p.x_strides[3] != 1) return "takes input rows that are contiguous in memory";
-  if ((p.kernel_w > 1 && p.w_strides[3] != 1) || (p.kernel_h > 1 && p.w_strides[2] != p.kernel_w)) {
-    return "takes kernels that are contiguous in memory";
-  }
-  if ((p.out_w > 1 && p.y_strides[3] != 1) || (p.out_h > 1 && p.y_strides[2] != p.out_w)) {
-    return "writes contiguous outputs only";
-  }
-  // Every offset inside an image of one channel is computed in 32 bits, tiles that reach beyond its end included.
-  constexpr int64_t limit = int64_t{1} << 30;
-  for (int64_t size : {p.in_h, p.in_w, p.padding_h, p.padding_w, checked_mul(p.out_h, p.out_w),
-                       checked_add(checked_mul(p.in_h - 1, std::abs(p.x_strides[2])), p.in_w)}) {
-    if (size >= limit) return "takes images of less than 2^30 elements a channel";
+  return "";
+}
+
+// Every offset inside an image is computed in 32 bits, tiles that reach beyond its end included.
+constexpr int64_t image_limit = int64_t{1} << 30;
+
+std::string size_refusal(const Problem& p, int64_t x_image, int64_t y_image, const char* image) {
+  for (int64_t size : {p.in_h, p.in_w, p.padding_h, p.padding_w, x_image, y_image}) {
+    if (size >= image_limit) return std::string("takes images of less than 2^30 elements") + image;
   }
   return "";
 }
 
-}  // namespace
+// From the first to the last element of a dimension.
+int64_t extent(int64_t size, int64_t stride) { return checked_mul(size - 1, std::abs(stride)); }
 
-void depthwise_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  const std::string refusal = depthwise_refusal(p);
+std::string shape_refusal(const Config& config, const Problem& p) {
   const auto mismatch = [](const char* axis, const depthwise::AxisConfig& c, int64_t kernel, int64_t stride,
                            int64_t padding) -> std::string {
     const auto differs = [&](const char* what, int64_t wanted, int64_t given) {
-      return std::string("has ") + what + " " + std::to_string(wanted) + " along " + axis + ", not " +
-             std::to_string(given);
+      return std::string("has ") + what + " " + number(wanted) + " along " + axis + ", not " + number(given);
     };
     if (kernel != c.kernel) return differs("kernel", c.kernel, kernel);
     if (stride != c.stride) return differs("stride", c.stride, stride);
@@ -48,29 +47,217 @@ void depthwise_candidates(const Problem& p, const DeviceInfo& device, std::vecto
     }
     return "";
   };
+  const std::string reason = mismatch("the height", config.h, p.kernel_h, p.stride_h, p.padding_h);
+  return !reason.empty() ? reason : mismatch("the width", config.w, p.kernel_w, p.stride_w, p.padding_w);
+}
+
+// Forms tile, rows and last.
+std::string exact_refusal(const Problem& p) {
+  if (p.in_channels_per_group() != 1) {
+    return "takes 1 input channel a group, not " + number(p.in_channels_per_group());
+  }
+  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
+  return "";
+}
+
+bool contiguous_kernels(const Problem& p) {
+  return (p.kernel_w == 1 || p.w_strides[3] == 1) && (p.kernel_h == 1 || p.w_strides[2] == p.kernel_w);
+}
+
+std::string planes_refusal(const Problem& p) {
+  if (p.in_w > 1 && p.x_strides[3] != 1) return "takes input rows that are contiguous in memory";
+  if (!contiguous_kernels(p)) return "takes kernels that are contiguous in memory";
+  if ((p.out_w > 1 && p.y_strides[3] != 1) || (p.out_h > 1 && p.y_strides[2] != p.out_w)) {
+    return "writes contiguous outputs only";
+  }
+  return size_refusal(p, checked_add(extent(p.in_h, p.x_strides[2]), p.in_w), checked_mul(p.out_h, p.out_w),
+                      " a channel");
+}
+
+std::string last_refusal(const Problem& p) {
+  if (p.in_channels > 1 && p.x_strides[1] != 1) return "takes inputs whose channels are contiguous in memory";
+  if (p.out_channels > 1 && p.y_strides[1] != 1) return "writes outputs whose channels are contiguous in memory";
+  const auto image = [](int64_t channels, int64_t h, int64_t row, int64_t w, int64_t column) {
+    return checked_add(channels, checked_add(extent(h, row), extent(w, column)));
+  };
+  return size_refusal(p, image(p.in_channels, p.in_h, p.x_strides[2], p.in_w, p.x_strides[3]),
+                      image(p.out_channels, p.out_h, p.y_strides[2], p.out_w, p.y_strides[3]), "");
+}
+
+// Forms any and any_last.
+std::string any_refusal(const Problem& p) {
+  const int64_t inputs = p.in_channels_per_group(), outputs = p.out_channels_per_group();
+  if (inputs > 1 && outputs > 1) {
+    return "takes 1 input channel a group, or 1 output channel, not " + number(inputs) + " and " + number(outputs);
+  }
+  if (inputs > depthwise::most_inputs_of_a_group) {
+    return "takes at most " + number(depthwise::most_inputs_of_a_group) + " input channels a group, not " +
+           number(inputs);
+  }
+  // The arithmetic of taps is in 32 bits too.
+  for (const Axis<int64_t>& a : {p.axis_h(), p.axis_w()}) {
+    const int64_t reach = checked_add(checked_mul(a.in, a.stride), checked_mul(a.dilation, a.kernel));
+    if (checked_add(reach, checked_add(a.out, a.padding)) >= image_limit ||
+        checked_mul(a.tap_step, a.tap_step) >= image_limit ||
+        checked_mul(checked_add(a.stride, 1), depthwise::columns_of_any) >= image_limit) {
+      return "takes coordinates of less than 2^30";
+    }
+  }
+  if (checked_add(extent(p.kernel_h, p.w_strides[2]), extent(p.kernel_w, p.w_strides[3])) >= image_limit) {
+    return "takes kernels that reach less than 2^30 elements far";
+  }
+  return "";
+}
+
+// Form rows.
+std::string vectors_refusal(const Config& config, const Problem& p) {
+  const int64_t bytes = element_size(p.dtype), columns = depthwise::tile_of(config, bytes).columns;
+  const auto whole = [](const std::array<int64_t, 4>& sizes, const Strides& strides, int dimensions, int64_t width) {
+    for (int d = 0; d < dimensions; ++d) {
+      if (sizes[d] > 1 && strides[d] % width != 0) return false;
+    }
+    return true;
+  };
+  const int64_t store = depthwise::widest_store(config, bytes), weights = depthwise::weight_piece(config, bytes);
+  if (p.in_w % columns != 0 || p.out_w % store != 0) {
+    return "takes widths that are multiples of " + number(columns) + " and, of the output, " + number(store);
+  }
+  if ((p.padding_w - config.w.padding) / config.w.stride % columns != 0) {
+    return "takes padding that shifts the input by multiples of " + number(columns);
+  }
+  if (!whole(p.x_sizes(), p.x_strides, 3, columns) || !whole(p.y_sizes(), p.y_strides, 3, store) ||
+      !whole(p.w_sizes(), p.w_strides, 2, weights)) {
+    return "takes strides of whole vectors";
+  }
+  return "";
+}
+
+// `threads` of the form's launch, which are numbered in 32 bits.
+std::string count_refusal(int64_t threads) {
+  return threads < threads_limit ? "" : "needs " + number(threads) + " threads, more than it can number";
+}
+
+// Those of form any.
+int64_t any_threads(const Problem& p) {
+  const int64_t rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any);
+  return checked_mul(checked_mul(checked_mul(rows, p.stride_h), p.out_w), checked_mul(p.batch, p.out_channels));
+}
+
+// One configuration for one problem: fills in the plan's grid, or says why not.
+std::string plan_configuration(const Config& config, const Problem& p, const DeviceInfo& device, Plan& plan) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto plan_threads = [&](int64_t threads) {
+    plan.grid = ceil_div<int64_t>(threads, depthwise::block);
+    return count_refusal(threads);
+  };
+  const auto blocks_refusal = [](const depthwise::Blocking& b) {
+    if (b.lanes == 0) return std::string("has no room in shared memory for a kernel of this size");
+    return count_refusal(checked_mul(checked_mul(b.groups, depthwise::block), b.chunks));
+  };
+  const auto plan_blocks = [&](const depthwise::Blocking& b) {
+    std::string reason = blocks_refusal(b);
+    // What is launched when memory is not aligned for vectors.
+    if (reason.empty()) reason = blocks_refusal(depthwise::any_last_blocking(p, 1));
+    if (reason.empty()) plan.grid = b.chunks * ceil_div(b.groups, depthwise::repeats_of(b, device.multiprocessors));
+    return reason;
+  };
+  const auto first_of = [](std::initializer_list<std::string (*)(const Problem&)> checks, const Problem& problem) {
+    for (const auto check : checks) {
+      if (std::string reason = check(problem); !reason.empty()) return reason;
+    }
+    return std::string();
+  };
+
+  switch (config.form) {
+    case Form::tile:
+    case Form::rows: {
+      std::string reason = first_of({exact_refusal, planes_refusal}, p);
+      if (reason.empty()) reason = shape_refusal(config, p);
+      if (!reason.empty()) return reason;
+      if (!config.has(bytes)) return "is not compiled for elements of " + number(bytes) + " bytes";
+      if (config.form == Form::rows) {
+        // What the kernel for any shape refuses: it computes what lies in memory without alignment.
+        reason = any_refusal(p);
+        if (reason.empty()) reason = count_refusal(any_threads(p));
+        if (reason.empty()) reason = vectors_refusal(config, p);
+        if (!reason.empty()) return reason;
+      }
+      const depthwise::Tile tile = depthwise::tile_of(config, bytes);
+      const int64_t tiles = checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
+                                        ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride));
+      return plan_threads(checked_mul(tiles, checked_mul(p.batch, p.out_channels)));
+    }
+    case Form::last: {
+      std::string reason = first_of({exact_refusal, last_refusal}, p);
+      if (reason.empty()) reason = shape_refusal(config, p);
+      // What the kernel for any shape refuses: it computes what lies in memory without alignment.
+      if (reason.empty()) reason = any_refusal(p);
+      if (!reason.empty()) return reason;
+      if (p.out_channels_per_group() != 1) {
+        return "takes 1 output channel a group, not " + number(p.out_channels_per_group());
+      }
+      if (!contiguous_kernels(p) || (p.in_channels > 1 && p.w_strides[0] != p.kernel_h * p.kernel_w)) {
+        return "takes weights that are contiguous in memory";
+      }
+      // A window's offsets too are computed in 32 bits.
+      for (int64_t stride : {p.x_strides[2], p.x_strides[3]}) {
+        if (stride >= image_limit / 8) return "takes rows of less than 2^27 elements";
+      }
+      if (!config.has(bytes)) return "is not compiled for elements of " + number(bytes) + " bytes";
+      const int32_t vector = depthwise::vector_of(config, bytes);
+      if (!depthwise::takes_vectors(p, vector)) {
+        return "takes channels and strides that are multiples of " + number(vector);
+      }
+      return plan_blocks(depthwise::last_blocking(config, p));
+    }
+    case Form::any_last: {
+      const std::string reason = first_of({any_refusal, last_refusal}, p);
+      return reason.empty() ? plan_blocks(depthwise::any_last_blocking(p, depthwise::any_vector(p))) : reason;
+    }
+    case Form::any: {
+      std::string reason = any_refusal(p);
+      if (reason.empty()) {
+        reason =
+            size_refusal(p, checked_add(extent(p.in_h, p.x_strides[2]), extent(p.in_w, p.x_strides[3])),
+                         checked_add(extent(p.out_h, p.y_strides[2]), extent(p.out_w, p.y_strides[3])), " a channel");
+      }
+      if (!reason.empty()) return reason;
+      return plan_threads(any_threads(p));
+    }
+  }
+  return "is unknown";
+}
+
+double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {
+  const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
+  // At the rate of a copy: no other family is faster. Of rivals for the same shape the first is chosen, but for rows:
+  // their height pays where instructions bound, in 16 bits.
+  if (config.form == Form::rows) {
+    const int64_t bytes = element_size(p.dtype);
+    return launch_seconds + copy * ((config.positions(bytes).rows > 2) == (bytes == 2) ? 0.98 : 0.99);
+  }
+  if (config.exact()) return launch_seconds + copy;
+  // A load a multiply-add, or one for a vector of channels: those of L1 bound it.
+  const double share = config.form == Form::any_last ? 0.2 : 0.12;
+  return launch_seconds +
+         std::max(copy / 0.6, 2.0 * static_cast<double>(p.useful_macs()) / (device.fp32_flops * share));
+}
+
+}  // namespace
+
+void depthwise_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
+  const std::string refusal = family_refusal(p);
   for (int32_t row = 0; row < depthwise::config_count; ++row) {
-    const depthwise::Config& config = depthwise::configs[row];
-    std::string reason = refusal;
-    if (reason.empty()) reason = mismatch("the height", config.h, p.kernel_h, p.stride_h, p.padding_h);
-    if (reason.empty()) reason = mismatch("the width", config.w, p.kernel_w, p.stride_w, p.padding_w);
+    const Config& config = depthwise::configs[row];
+    Candidate c = fitting(Algorithm::depthwise, config.name, row);
+    const std::string reason = refusal.empty() ? plan_configuration(config, p, device, c.plan) : refusal;
     if (!reason.empty()) {
       out.push_back(refuse(Algorithm::depthwise, config.name, reason));
       continue;
     }
-    const depthwise::Tile tile = depthwise::tile_of(config, element_size(p.dtype));
-    const int64_t tiles = checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
-                                      ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride));
-    const int64_t threads = checked_mul(tiles, checked_mul(p.batch, p.out_channels));
-    if (threads >= std::numeric_limits<int32_t>::max() - slack) {
-      out.push_back(refuse(Algorithm::depthwise, config.name,
-                           "needs " + std::to_string(threads) + " threads, more than it can number"));
-      continue;
-    }
-    Candidate c = fitting(Algorithm::depthwise, config.name, row);
-    c.plan.grid = ceil_div<int64_t>(threads, depthwise::block);
     c.plan.block = depthwise::block;
-    // At the rate of a copy: no other family is faster.
-    c.estimated_seconds = launch_seconds + static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
+    c.estimated_seconds = estimate(config, p, device);
+    c.unproven = !config.proven;
     out.push_back(c);
   }
 }

@@ -1,0 +1,419 @@
+// channels_last: the tables of weights, and the tiles of one thread. Runs on the GPU in kernel.cuh and on the CPU in
+// host.cpp.
+#pragma once
+
+#include "../scalar.h"
+#include "blocking.h"
+#include "params.h"
+
+namespace convt::depthwise {
+
+// The taps of an output, inside the input or not: tap + j * tap_step at position - j * input_step, j < count.
+struct AllTaps {
+  int32_t tap, position, count;
+};
+
+// u: the output's coordinate and the padding.
+CONVT_HOST_DEVICE AllTaps divided_taps(const Axis<int32_t>& a, int32_t u) {
+  const int32_t whole = u / a.stride, phase = u - whole * a.stride;
+  const int32_t q = phase / a.divisor;
+  if (q * a.divisor != phase) return {0, 0, 0};
+  const int32_t tap = q * a.tap_inverse % a.tap_step;
+  if (tap >= a.kernel) return {0, 0, 0};
+  // u - tap * d is a multiple of s, so this division is exact.
+  return {tap, (u - tap * a.dilation) / a.stride, ceil_div(a.kernel - tap, a.tap_step)};
+}
+
+// The taps of the first outputs of the first phases: those of all others are a shift away, without divisions.
+struct Phases {
+  static constexpr int32_t most = 8;
+  Divisor stride;
+  AllTaps taps[most];
+};
+
+inline Phases make_phases(const Axis<int32_t>& a) {
+  Phases phases{};
+  phases.stride = Divisor(a.stride);
+  for (int32_t phase = 0; phase < Phases::most && phase < a.stride; ++phase) {
+    phases.taps[phase] = divided_taps(a, phase);
+  }
+  return phases;
+}
+
+CONVT_HOST_DEVICE AllTaps all_taps(const Axis<int32_t>& a, const Phases& phases, int32_t o) {
+  if (a.stride > Phases::most) return divided_taps(a, o + a.padding);
+  auto phase = static_cast<uint32_t>(o + a.padding);
+  const auto whole = static_cast<int32_t>(phases.stride.divide(phase));
+  const AllTaps& first = phases.taps[phase];
+  return {first.tap, first.position + whole, first.count};
+}
+
+// Strides in elements. Inside an image 32 bits hold every offset.
+struct LastParams {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch_stride, y_batch_stride, bias_stride;
+  int64_t w_input_stride, w_channel_stride, w_row_stride, w_column_stride;
+  int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
+  int32_t in_h, in_w, out_h, out_w;
+  int32_t shift_h, shift_w;  // exact shapes: of the input, by the padding beyond the configuration's
+  Axis<int32_t> h, v;        // any shape
+  Phases h_phases, v_phases;
+  int32_t out_channels, channels;  // of the output, and of a block
+  int32_t in_per_group, out_per_group;
+  int32_t pitch, slots, repeats;
+  uint32_t tiles, blocks;
+  Divisor chunks, lanes, taps, kernel_w, multiplier;
+  Divisor rows, columns, phases;  // tiles of a column and of a row; any shape: of a phase of a row, and phases
+};
+
+static_assert(std::is_trivially_copyable_v<LastParams>);
+
+inline LastParams make_last_params(const Blocking& b, int64_t blocks, const Problem& p, const Operands& o) {
+  LastParams q{};
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch_stride = p.x_strides[0], q.y_batch_stride = p.y_strides[0];
+  q.bias_stride = p.bias_stride;
+  q.w_input_stride = p.w_strides[0], q.w_channel_stride = p.w_strides[1];
+  q.w_row_stride = p.w_strides[2], q.w_column_stride = p.w_strides[3];
+  q.x_row_stride = p.in_h > 1 ? static_cast<int32_t>(p.x_strides[2]) : 0;
+  q.x_column_stride = p.in_w > 1 ? static_cast<int32_t>(p.x_strides[3]) : 0;
+  q.y_row_stride = p.out_h > 1 ? static_cast<int32_t>(p.y_strides[2]) : 0;
+  q.y_column_stride = p.out_w > 1 ? static_cast<int32_t>(p.y_strides[3]) : 0;
+  q.in_h = static_cast<int32_t>(p.in_h), q.in_w = static_cast<int32_t>(p.in_w);
+  q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
+  q.out_channels = static_cast<int32_t>(p.out_channels), q.channels = b.channels;
+  q.in_per_group = static_cast<int32_t>(p.in_channels_per_group());
+  q.out_per_group = static_cast<int32_t>(p.out_channels_per_group());
+  q.pitch = b.pitch, q.slots = b.slots;
+  const int64_t blocks_of_a_chunk = blocks / b.chunks;
+  q.repeats = static_cast<int32_t>(ceil_div(b.groups, blocks_of_a_chunk));
+  q.tiles = static_cast<uint32_t>(b.tiles), q.blocks = static_cast<uint32_t>(blocks);
+  q.chunks = Divisor(b.chunks), q.lanes = Divisor(b.lanes);
+  q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
+  q.multiplier = Divisor(p.out_channels_per_group());
+  return q;
+}
+
+inline bool aligned(const void* pointer, int64_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
+}
+
+// Exact shapes: whether the tensors lie in memory as the vectors want. The kernel for any shape computes it if not.
+inline bool fits_last(const Plan& plan, const Problem& p, const Operands& o) {
+  const int64_t bytes = configs[plan.configuration].positions(element_size(p.dtype)).bytes;
+  return aligned(o.x, bytes) && aligned(o.result, bytes);
+}
+
+inline LastParams make_last_params(const Plan& plan, const Problem& p, const Operands& o) {
+  const Config& c = configs[plan.configuration];
+  const Blocking b = last_blocking(c, p);
+  LastParams q = make_last_params(b, plan.grid, p, o);
+  const Tile tile = tile_of(c, element_size(p.dtype));
+  q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);
+  q.shift_w = static_cast<int32_t>((p.padding_w - c.w.padding) / c.w.stride);
+  q.rows = Divisor(ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride));
+  q.columns = Divisor(ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride));
+  return q;
+}
+
+inline int32_t any_last_vector(const Problem& p, const Operands& o) {
+  int32_t vector = any_vector(p);
+  const int64_t bytes = element_size(p.dtype);
+  while (vector > 1 && !(aligned(o.x, vector * bytes) && aligned(o.result, vector * bytes))) vector /= 2;
+  return vector;
+}
+
+inline LastParams make_any_last_params(const Plan& plan, const Problem& p, const Operands& o, int32_t vector) {
+  const Blocking b = any_last_blocking(p, vector);
+  // The plan counts the blocks of aligned memory and of its own configuration.
+  const bool planned = configs[plan.configuration].form == Form::any_last && vector == any_vector(p);
+  LastParams q = make_last_params(b, planned ? plan.grid : b.chunks * b.groups, p, o);
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.h_phases = make_phases(q.h), q.v_phases = make_phases(q.v);
+  q.rows = Divisor(p.out_h);
+  q.columns = Divisor(any_tiles(p)), q.phases = Divisor(p.stride_w);
+  return q;
+}
+
+// Bytes of shared memory, in form any_last.
+inline int64_t table_size(const LastParams& p, const Problem& problem) {
+  return int64_t{p.in_per_group} * problem.kernel_h * problem.kernel_w * p.pitch * element_size(problem.dtype);
+}
+
+template <int N, class Scalar>
+CONVT_HOST_DEVICE void load_table(const Scalar* from, float* to) {
+#if defined(__CUDA_ARCH__)
+  // Not the read-only path of `load`: this is shared memory.
+  if constexpr (sizeof(Scalar) == 4) {
+    using Type = typename Words<4 * N>::Type;
+    const Type words = *reinterpret_cast<const Type*>(from);
+    if constexpr (N == 1) {
+      to[0] = __uint_as_float(words);
+    } else {
+      to[0] = __uint_as_float(words.x), to[1] = __uint_as_float(words.y);
+      if constexpr (N == 4) to[2] = __uint_as_float(words.z), to[3] = __uint_as_float(words.w);
+    }
+  } else {
+    using Type = typename Words<2 * N>::Type;
+    const Type words = *reinterpret_cast<const Type*>(from);
+    const auto put = [&](int i, unsigned word) {
+      const float2 pair = unpack(Scalar{}, word);
+      to[i] = pair.x, to[i + 1] = pair.y;
+    };
+    if constexpr (N == 1) {
+      to[0] = to_float(Scalar{words});
+    } else if constexpr (N == 2) {
+      put(0, words);
+    } else {
+      put(0, words.x), put(2, words.y);
+      if constexpr (N == 8) put(4, words.z), put(6, words.w);
+    }
+  }
+#else
+  load<N>(from, to);
+#endif
+}
+
+// Copies the weights of a block's channels into `table`, by tap and channel. Returns whether one of those that this
+// thread copied is infinite or NaN.
+template <class Scalar>
+CONVT_HOST_DEVICE bool fill_table(const LastParams& p, Scalar* table, uint32_t block_index, uint32_t thread) {
+  uint32_t chunk = block_index;
+  p.chunks.divide(chunk);
+  const auto first = static_cast<int32_t>(chunk) * p.channels;
+  const int32_t channels = smaller(p.channels, p.out_channels - first);
+  const auto taps = static_cast<int32_t>(p.taps.divisor);
+  bool spoilt = false;
+#pragma unroll 1
+  for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
+#pragma unroll 2
+    for (auto i = static_cast<int32_t>(thread); i < channels * taps; i += block) {
+      auto tap = static_cast<uint32_t>(i);
+      const uint32_t channel = p.taps.divide(tap);
+      auto column = tap, channel_of_group = channel + static_cast<uint32_t>(first);
+      const uint32_t row = p.kernel_w.divide(column);
+      const uint32_t group = p.multiplier.divide(channel_of_group);
+      const int64_t input = static_cast<int64_t>(group) * p.in_per_group + ci;
+      const Scalar v =
+          static_cast<const Scalar*>(p.w)[input * p.w_input_stride + channel_of_group * p.w_channel_stride +
+                                          row * p.w_row_stride + column * p.w_column_stride];
+      spoilt = spoilt || !(to_float(v) * 0.0f == 0);
+      table[(ci * taps + static_cast<int32_t>(tap)) * p.pitch + static_cast<int32_t>(channel)] = v;
+    }
+  }
+  return spoilt;
+}
+
+template <int Row, class Scalar>
+struct LastShape {
+  static constexpr Config config = configs[Row];
+  static constexpr Window h{config.h}, w{config.w};
+  static constexpr Tile tile = tile_of(config, sizeof(Scalar));
+  static constexpr int V = vector_of(config, sizeof(Scalar));
+  static constexpr int stride_h = config.h.stride, stride_w = config.w.stride;
+  static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
+  static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
+  static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
+  static constexpr int pitch = (most_lanes + 1) * V, table = kernel_h * kernel_w * pitch;
+  static_assert(sizeof(Scalar) * V <= 16, "no wider load exists");
+  static_assert(sizeof(Scalar) * table <= table_bytes);
+};
+
+// The same for exact shapes, whose kernels are contiguous in memory and one a channel.
+template <class S, class Scalar>
+CONVT_HOST_DEVICE bool fill_exact_table(const LastParams& p, Scalar* table, uint32_t block_index, uint32_t thread) {
+  constexpr int32_t taps = S::kernel_h * S::kernel_w;
+  uint32_t chunk = block_index;
+  p.chunks.divide(chunk);
+  const auto first = static_cast<int32_t>(chunk) * p.channels;
+  const int32_t channels = smaller(p.channels, p.out_channels - first);
+  const Scalar* w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(first) * taps;
+  bool spoilt = false;
+#pragma unroll 4
+  for (auto i = static_cast<int32_t>(thread); i < channels * taps; i += block) {
+    const int32_t channel = i / taps, tap = i - channel * taps;
+    const Scalar v = w[i];
+    spoilt = spoilt || !(to_float(v) * 0.0f == 0);
+    table[tap * S::pitch + channel] = v;
+  }
+  return spoilt;
+}
+
+// The bias of a block's channels as float32, zero if there is none.
+template <class Scalar>
+CONVT_HOST_DEVICE void fill_bias(const LastParams& p, float* to, uint32_t block_index, uint32_t thread) {
+  uint32_t chunk = block_index;
+  p.chunks.divide(chunk);
+  const auto first = static_cast<int32_t>(chunk) * p.channels;
+  const int32_t channels = smaller(p.channels, p.out_channels - first);
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(thread); i < channels; i += block) {
+    to[i] = 0;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (first + i) * p.bias_stride, to + i);
+  }
+}
+
+// What a thread has to do with all its tiles.
+struct Lane {
+  uint32_t group, slot;
+  int32_t channel;        // of the output, the first of the vector
+  int32_t table_channel;  // the same, in the table
+};
+
+template <int V>
+CONVT_HOST_DEVICE Lane lane_of(const LastParams& p, uint32_t block_index, uint32_t thread) {
+  uint32_t chunk = block_index, lane = thread;
+  const uint32_t group = p.chunks.divide(chunk);
+  const uint32_t slot = p.lanes.divide(lane);
+  const auto channel = static_cast<int32_t>(lane) * V;
+  return {group, slot, static_cast<int32_t>(chunk) * p.channels + channel, channel};
+}
+
+template <int V, class Scalar>
+CONVT_HOST_DEVICE void load_bias(const LastParams& p, int32_t channel, float (&bias)[V]) {
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    bias[v] = 0;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (channel + v) * p.bias_stride, &bias[v]);
+  }
+}
+
+// The outputs of a tile one by one, with inputs outside the tensor left out instead of taken as zeros: zero times a
+// weight that is infinite or NaN would be NaN.
+template <class S, class Scalar>
+CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, const Scalar* table, const float* bias,
+                                       Scalar* y, int32_t first_row, int32_t first_column) {
+  const int32_t rows = smaller<int32_t>(S::out_rows, p.out_h - first_row);
+  const int32_t columns = smaller<int32_t>(S::out_columns, p.out_w - first_column);
+#pragma unroll 1
+  for (int32_t i = 0; i < rows * columns; ++i) {
+    const int32_t r = i / columns, c = i - r * columns;
+    const int32_t u = r + S::config.h.padding, v = c + S::config.w.padding;
+    float sums[S::V];
+#pragma unroll
+    for (int k = 0; k < S::V; ++k) sums[k] = bias[k];
+#pragma unroll 1
+    for (int32_t t = u % S::stride_h; t < S::kernel_h; t += S::stride_h) {
+      const int32_t row = first_row / S::stride_h + p.shift_h + (u - t) / S::stride_h;
+      if (row < 0 || row >= p.in_h) continue;
+#pragma unroll 1
+      for (int32_t s = v % S::stride_w; s < S::kernel_w; s += S::stride_w) {
+        const int32_t column = first_column / S::stride_w + p.shift_w + (v - s) / S::stride_w;
+        if (column < 0 || column >= p.in_w) continue;
+        float values[S::V], weights[S::V];
+        load<S::V>(x + (row * p.x_row_stride + column * p.x_column_stride), values);
+        load_table<S::V>(table + (t * S::kernel_w + s) * S::pitch, weights);
+#pragma unroll
+        for (int k = 0; k < S::V; ++k) sums[k] += values[k] * weights[k];
+      }
+    }
+    store<S::V>(y + ((first_row + r) * p.y_row_stride + (first_column + c) * p.y_column_stride), sums);
+  }
+}
+
+// Exact shapes. `spoilt`: the table has an infinity or a NaN.
+template <int Row, class Scalar>
+CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, const float* biases, bool spoilt,
+                                    uint32_t block_index, uint32_t thread) {
+  using S = LastShape<Row, Scalar>;
+  constexpr int V = S::V;
+  constexpr Window h = S::h, w = S::w;
+  const Lane lane = lane_of<V>(p, block_index, thread);
+  if (static_cast<int32_t>(lane.slot) >= p.slots || lane.channel >= p.out_channels) return;
+
+#pragma unroll 1
+  for (int32_t repeat = 0; repeat < p.repeats; ++repeat) {
+    const uint32_t index = (lane.group * p.repeats + repeat) * p.slots + lane.slot;
+    if (index >= p.tiles) return;
+    uint32_t tile_column = index;
+    uint32_t tile_row = p.columns.divide(tile_column);
+    const uint32_t n = p.rows.divide(tile_row);
+    const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + lane.channel;
+    Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel;
+    const int32_t q_row = static_cast<int32_t>(tile_row) * S::tile.rows;
+    const int32_t q_column = static_cast<int32_t>(tile_column) * S::tile.columns;
+    const int32_t out_row = q_row * S::stride_h, out_column = q_column * S::stride_w;
+    const int32_t in_row = q_row + p.shift_h + h.first(), in_column = q_column + p.shift_w + w.first();
+
+    const bool edge = in_row < 0 || in_row + S::in_rows > p.in_h || in_column < 0 || in_column + S::in_columns > p.in_w;
+    // Weights and offsets are to be found again for each tile, not kept in registers from one to the next.
+    const int32_t table_channel = opaque(lane.table_channel);
+    const int32_t x_row_stride = opaque(p.x_row_stride), x_column_stride = opaque(p.x_column_stride);
+    const int32_t y_row_stride = opaque(p.y_row_stride), y_column_stride = opaque(p.y_column_stride);
+    float bias[V];
+    load_table<(V < 4 ? V : 4)>(biases + table_channel, bias);
+    if constexpr (V == 8) load_table<4>(biases + table_channel + 4, bias + 4);
+    if (edge && spoilt) {
+      exact_last_tile<S>(p, x, table + table_channel, bias, y, out_row, out_column);
+      continue;
+    }
+
+    float sums[S::out_rows][S::out_columns][V];
+#pragma unroll
+    for (int r = 0; r < S::out_rows; ++r) {
+#pragma unroll
+      for (int c = 0; c < S::out_columns; ++c) {
+#pragma unroll
+        for (int k = 0; k < V; ++k) sums[r][c][k] = bias[k];
+      }
+    }
+
+    const Scalar* corner =
+        opaque(x + (static_cast<int64_t>(in_row) * x_row_stride + static_cast<int64_t>(in_column) * x_column_stride));
+    // Of the output, in bytes: in 32 bits from the tile's first.
+    char* y_corner =
+        static_cast<char*>(p.y) + opaque<int64_t>((n * p.y_batch_stride + lane.channel +
+                                                   (out_row * y_row_stride + out_column * y_column_stride)) *
+                                                  static_cast<int64_t>(sizeof(Scalar)));
+#pragma unroll
+    for (int i = 0; i < S::in_rows; ++i) {
+      float row[S::in_columns][V];
+#pragma unroll
+      for (int c = 0; c < S::in_columns; ++c) {
+#pragma unroll
+        for (int k = 0; k < V; ++k) row[c][k] = 0;
+        if (static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(p.in_h) &&
+            static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(p.in_w)) {
+          load<V>(corner + (i * x_row_stride + c * x_column_stride), row[c]);
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < S::out_rows; ++r) {
+        const int j = r / S::stride_h + h.top(r % S::stride_h) - h.first() - i;
+        if (j < 0 || j >= h.taps(r % S::stride_h)) continue;
+        const int t = h.phase(r % S::stride_h) + j * S::stride_h;
+#pragma unroll
+        for (int s = 0; s < S::kernel_w; ++s) {
+          float weights[V];
+          load_table<V>(table + (table_channel + (t * S::kernel_w + s) * S::pitch), weights);
+#pragma unroll
+          for (int c = 0; c < S::out_columns; ++c) {
+            if (w.phase(c % S::stride_w) != s % S::stride_w) continue;
+            const int column = c / S::stride_w + w.top(c % S::stride_w) - w.first() - s / S::stride_w;
+#pragma unroll
+            for (int k = 0; k < V; ++k) sums[r][c][k] += row[column][k] * weights[k];
+          }
+        }
+      }
+      // Output rows that no further input row reaches.
+#pragma unroll
+      for (int r = 0; r < S::out_rows; ++r) {
+        const int phase = r % S::stride_h;
+        const int last = h.taps(phase) > 0 ? r / S::stride_h + h.top(phase) - h.first() : 0;
+        if (last != i || out_row + r >= p.out_h) continue;
+#pragma unroll
+        for (int c = 0; c < S::out_columns; ++c) {
+          if (out_column + c >= p.out_w) continue;
+          const auto offset = static_cast<uint32_t>(r * y_row_stride + c * y_column_stride);
+          store<V>(reinterpret_cast<Scalar*>(y_corner + offset * static_cast<uint32_t>(sizeof(Scalar))), sums[r][c]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace convt::depthwise

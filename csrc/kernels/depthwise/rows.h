@@ -1,0 +1,84 @@
+// The tile of one thread, row by row of the output: a row is stored when it is known, so that few sums are alive and
+// the tile may be high, which spares loads of weights and of input rows that tiles share. Whether an infinity or a NaN
+// among the weights may meet an input outside the tensor is known before. Aligned memory and whole vectors only. Runs
+// on the GPU in kernel.cuh and on the CPU in host.cpp.
+#pragma once
+
+#include "tile.h"
+
+namespace convt::depthwise {
+
+template <int Row, class Scalar>
+CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
+  using S = Shape<Row, Scalar, tile_of(configs[Row], sizeof(Scalar)).columns>;
+  static_assert(S::widest == S::out_columns, "a thread stores whole rows");
+  uint32_t tile_column = index;
+  uint32_t tile_row = p.columns.divide(tile_column);
+  uint32_t channel = p.rows.divide(tile_row);
+  const uint32_t n = p.channels.divide(channel);
+  uint32_t channel_of_group = channel;
+  const uint32_t group = p.multiplier.divide(channel_of_group);
+
+  const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + group * p.x_channel_stride;
+  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.w_group_stride + channel_of_group * p.w_channel_stride;
+  const int64_t y_plane = n * p.y_batch_stride + channel * p.y_channel_stride;
+
+  constexpr Window h = S::h, v = S::w;
+  const auto first_row = static_cast<int32_t>(tile_row) * S::tile.rows;
+  const auto first_column = static_cast<int32_t>(tile_column) * S::tile.columns;
+  const Place at{first_row * S::stride_h, first_column * S::stride_w, first_row + p.shift_h + h.first(),
+                 first_column + p.shift_w + v.first()};
+
+  constexpr int taps = S::kernel_h * S::kernel_w, piece = weight_piece(configs[Row], sizeof(Scalar));
+  float weights[taps];
+#pragma unroll
+  for (int t = 0; t < taps; t += piece) load<piece>(w + t, weights + t);
+  float bias = 0;
+  if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
+
+  const bool edge = at.input_row < 0 || at.input_row + S::in_rows > p.in_h || at.input_column < 0 ||
+                    at.input_column + S::in_columns > p.in_w;
+  if (edge) {
+    float zero = 0;
+#pragma unroll
+    for (int t = 0; t < taps; ++t) zero += weights[t] * 0.0f;
+    if (zero != 0) return exact_tile<S>(p, x, w, bias, static_cast<Scalar*>(p.y) + y_plane, at);
+  }
+
+  const Scalar* corner = opaque(x + (static_cast<int64_t>(at.input_row) * p.x_row_stride + at.input_column));
+  char* y = static_cast<char*>(p.y) +
+            opaque<int64_t>((y_plane + (at.row * p.out_w + at.column)) * static_cast<int64_t>(sizeof(Scalar)));
+  float window[S::in_rows][S::in_columns];
+#pragma unroll
+  for (int r = 0; r < S::out_rows; ++r) {
+    // The input rows that this output row needs first.
+#pragma unroll
+    for (int i = 0; i < S::in_rows; ++i) {
+      if (i > last_input<S>(r) || (r > 0 && i <= last_input<S>(r - 1))) continue;
+      load_row<S, 0>(p, corner + static_cast<int64_t>(i) * p.x_row_stride, at, at.input_row + i, window[i]);
+    }
+    float sums[S::out_columns];
+#pragma unroll
+    for (int c = 0; c < S::out_columns; ++c) sums[c] = bias;
+#pragma unroll
+    for (int j = 0; j < h.taps(r % S::stride_h); ++j) {
+      const int i = r / S::stride_h + h.top(r % S::stride_h) - h.first() - j;
+      const int t = h.phase(r % S::stride_h) + j * S::stride_h;
+#pragma unroll
+      for (int c = 0; c < S::out_columns; ++c) {
+        const int phase = v.phase(c % S::stride_w);
+        const int column = c / S::stride_w + v.top(c % S::stride_w) - v.first();
+#pragma unroll
+        for (int k = 0; k < v.taps(c % S::stride_w); ++k) {
+          sums[c] += window[i][column - k] * weights[t * S::kernel_w + phase + k * S::stride_w];
+        }
+      }
+    }
+    if (at.row + r < p.out_h) {
+      const auto offset = static_cast<uint32_t>(r * p.out_w) * static_cast<uint32_t>(sizeof(Scalar));
+      store<S::out_columns>(reinterpret_cast<Scalar*>(y + offset), sums);
+    }
+  }
+}
+
+}  // namespace convt::depthwise
