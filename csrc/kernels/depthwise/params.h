@@ -5,33 +5,11 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../divisor.h"
 #include "../operands.h"
 #include "config.h"
 
 namespace convt::depthwise {
-
-// Division of 0 <= n < 2^31 by a fixed divisor in three instructions.
-struct Divisor {
-  uint32_t divisor, multiplier, shift;
-
-  Divisor() = default;
-  explicit Divisor(int64_t d) : divisor(static_cast<uint32_t>(d)), multiplier(1), shift(0) {
-    while ((int64_t{1} << shift) < d) ++shift;
-    multiplier = static_cast<uint32_t>((uint64_t{1} << 32) * ((uint64_t{1} << shift) - divisor) / divisor + 1);
-  }
-
-  // The quotient; n becomes the remainder.
-  CONVT_HOST_DEVICE uint32_t divide(uint32_t& n) const {
-#if defined(__CUDA_ARCH__)
-    const uint32_t high = __umulhi(n, multiplier);
-#else
-    const uint32_t high = static_cast<uint32_t>(static_cast<uint64_t>(n) * multiplier >> 32);
-#endif
-    const uint32_t quotient = (high + n) >> shift;
-    n -= quotient * divisor;
-    return quotient;
-  }
-};
 
 // A value that the compiler knows nothing about: what is computed from it stays inside the loop that asks for it, and
 // an address is not taken apart into what it was computed from.
