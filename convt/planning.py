@@ -39,7 +39,8 @@ def explain(
 
     Returns:
         A Plan: ``algorithm``, ``configuration``, ``grid``, ``block``, ``workspace_bytes``, ``candidates`` (each with
-        ``fits``, ``refusal`` and ``unproven``), ``useful_flops``, ``compulsory_bytes``. ``print(plan)`` shows all of it.
+        ``fits``, ``refusal``, ``unproven`` and ``plan``), ``useful_flops``, ``compulsory_bytes``. ``print(plan)``
+        shows all of it.
 
     Raises:
         RuntimeError: as the call itself would.

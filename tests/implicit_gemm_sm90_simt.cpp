@@ -1,5 +1,5 @@
 // Random problems through the kernels of implicit_gemm_sm90 in the SIMT emulator, in every mode and configuration,
-// against float64. Built and run by test_implicit_gemm_sm90.py. Usage: implicit_gemm_sm90_simt SEED PROBLEMS
+// against float64. Built and run by test_implicit_gemm.py. Usage: implicit_gemm_sm90_simt SEED PROBLEMS
 #define SIMT_MAIN
 #include "kernels/device.h"
 

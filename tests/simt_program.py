@@ -1,4 +1,4 @@
-"""Programs that run a kernel family's own source in the SIMT emulator of tests/simt, or its threads' functions alone."""
+"""Programs that run a kernel family's own source on the CPU, in the SIMT emulator of tests/simt or thread by thread."""
 
 import shutil
 import subprocess

@@ -229,7 +229,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     device::wgmma_wait<0>();
     release();
 
-    if (p.splits > 1) {
+    if (p.splits > 1 && set.steps == 0) {
+      // There is nothing to add up, and nobody has waited for the counters' zeros.
+      if (at.split > 0) continue;
+    } else if (p.splits > 1) {
       // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
       constexpr int32_t elements = 64 * config.rows() * config.columns();
       float* const partials = p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements + thread;

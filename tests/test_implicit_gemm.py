@@ -1,4 +1,4 @@
-"""The general tensor-core family: its kernels in the SIMT emulator, its plans, and the kernels on a GPU."""
+"""The implicit GEMMs on tensor cores: their kernels in the SIMT emulator, their plans, and the kernels on a GPU."""
 
 import random
 
@@ -21,7 +21,8 @@ from reference import (
 import convt
 from convt import _C
 
-NAMES = [name for name in _C.configuration_names() if name.startswith("implicit_gemm_sm80/")]
+FAMILIES = ("implicit_gemm_sm80", "implicit_gemm_sm90")
+NAMES = [name for name in _C.configuration_names() if name.split("/")[0] in FAMILIES]
 # float32 with TF32 and without, and the 16-bit types.
 MODES = ("tf32", "ieee", "float16", "bfloat16")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -42,11 +43,15 @@ def precision(request):
 
 
 modes = pytest.mark.parametrize("precision", MODES, indirect=True)
+families = pytest.mark.parametrize("family", FAMILIES)
 
 
 def takes(configuration, mode):
-    """Sums that are promoted need registers that the largest tiles do not have."""
-    return mode != "ieee" or configuration.split("/")[1] not in ("64x256", "128x128")
+    """float32 without TF32 promotes its sums: the largest tiles have no registers for them, Hopper's family no code."""
+    if mode != "ieee":
+        return True
+    family, tile = configuration.split("/")
+    return family == "implicit_gemm_sm80" and tile not in ("64x256", "128x128")
 
 
 def explain(p, mode, device="h200"):
@@ -54,52 +59,58 @@ def explain(p, mode, device="h200"):
     return convt.explain(x, w, device=device, **p.arguments)
 
 
-def candidates(plan):
-    return {c.configuration: c for c in plan.candidates if c.algorithm == "implicit_gemm_sm80"}
+def candidates(plan, family):
+    """By the name of the configuration."""
+    return {f"{family}/{c.configuration}": c for c in plan.candidates if c.algorithm == family}
 
 
+@families
 @pytest.mark.parametrize("seed", range(4))
-def test_random_problems_in_the_emulator(seed, tmp_path_factory):
-    program = tmp_path_factory.getbasetemp() / "implicit_gemm_sm80_simt"
+def test_random_problems_in_the_emulator(family, seed, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp()
+    program = folder / f"{family}_simt"
     if not program.exists():
-        simt_program.build("implicit_gemm_sm80_simt.cpp", tmp_path_factory.getbasetemp())
-    assert "100 problems" in simt_program.run(program, 100 * seed, 100)
+        simt_program.build(f"{family}_simt.cpp", folder)
+    assert "60 problems" in simt_program.run(program, 60 * seed, 60)
 
 
+@families
 @modes
-def test_every_configuration_fits_a_dense_layer(precision):
-    found = candidates(explain(Problem(4, 64, 64, (32, 32), (4, 4), (2, 2), (1, 1)), precision))
-    assert {f"implicit_gemm_sm80/{name}" for name in found} == set(NAMES)
+def test_every_configuration_takes_a_dense_layer(family, precision):
+    found = candidates(explain(Problem(4, 64, 64, (32, 32), (4, 4), (2, 2), (1, 1)), precision), family)
+    assert set(found) == {name for name in NAMES if name.startswith(family)}
     for name, candidate in found.items():
-        assert candidate.fits == takes(f"implicit_gemm_sm80/{name}", precision)
+        assert candidate.fits == takes(name, precision)
+        assert candidate.unproven
 
 
-@modes
-@pytest.mark.parametrize(
-    "refused",
-    [
-        ("needs sm_80 or later", Problem(1, 8, 8, (8, 8), (3, 3)), "t4"),
-        ("takes kernels of at most 128 taps", Problem(1, 8, 8, (8, 8), (16, 16), (8, 8)), "h200"),
-        ("takes strides of at most 16", Problem(1, 8, 8, (8, 8), (3, 3), (17, 17)), "h200"),
-    ],
-    ids=lambda r: r[0],
-)
-def test_refusals_say_why(precision, refused):
-    reason, p, device = refused
-    found = candidates(explain(p, precision, device))
-    assert {c.refusal for c in found.values()} == {reason}
+REFUSALS = {
+    "needs sm_80 or later": ("implicit_gemm_sm80", (3, 3), (1, 1), "t4"),
+    "needs sm_90": ("implicit_gemm_sm90", (3, 3), (1, 1), "a100"),
+    "takes kernels of at most 128 taps": (None, (16, 16), (8, 8), "h200"),
+    "takes strides of at most 16": (None, (3, 3), (17, 17), "h200"),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+@pytest.mark.parametrize("precision", ("tf32", "float16", "bfloat16"), indirect=True)
+def test_refusals_say_why(precision, reason):
+    only, kernel, stride, device = REFUSALS[reason]
+    for family in (only,) if only else FAMILIES:
+        found = candidates(explain(Problem(1, 8, 8, (8, 8), kernel, stride), precision, device), family)
+        assert {c.refusal for c in found.values()} == {reason}
 
 
 def test_a_small_layer_is_split_over_its_channels():
     # 16 positions and 512 channels: without splits one block for every 16 to 64 output channels.
-    found = candidates(explain(Problem(1, 512, 256, (4, 4), (4, 4), (2, 2), (1, 1)), "float16"))
+    found = candidates(explain(Problem(1, 512, 256, (4, 4), (4, 4), (2, 2), (1, 1)), "float16"), "implicit_gemm_sm80")
     best = min((c for c in found.values() if c.fits), key=lambda c: c.estimated_seconds)
     assert best.plan.tile.splits > 1
     assert best.plan.grid >= 64
 
 
 def test_a_large_layer_takes_large_tiles_whole():
-    found = candidates(explain(Problem(64, 64, 128, (128, 256), (3, 5)), "tf32"))
+    found = candidates(explain(Problem(64, 64, 128, (128, 256), (3, 5)), "tf32"), "implicit_gemm_sm80")
     best = min((c for c in found.values() if c.fits), key=lambda c: c.estimated_seconds)
     assert best.configuration in ("64x256", "128x128")
     tile = best.plan.tile
@@ -134,7 +145,7 @@ def check(p, configuration, x, w, b):
 @pytest.mark.parametrize("seed", range(6))
 def test_random_problems(configuration, precision, seed):
     if not takes(configuration, precision):
-        pytest.skip("this configuration has no registers for promoted sums")
+        pytest.skip("this configuration has no float32 without TF32")
     rng = random.Random(f"{configuration} {precision} {seed}")
     dtype = dtype_of(precision)
     for _ in range(problem_count(15)):
@@ -175,24 +186,30 @@ def test_layers(layer, layout, precision):
 
 @pytest.mark.gpu
 @modes
-def test_the_same_bits_on_every_stream(precision):
+@pytest.mark.parametrize("configuration", ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256"))
+def test_the_same_bits_on_every_stream(configuration, precision):
+    if not takes(configuration, precision):
+        pytest.skip("this configuration has no float32 without TF32")
     p, dtype = LAYERS["many channels"], dtype_of(precision)
     x, w = (random_tensor(shape, dtype, "cuda") for shape in (p.x_shape, p.w_shape))
-    expected = forced("implicit_gemm_sm80/64x128", x, w, None, p)
+    expected = forced(configuration, x, w, None, p)
     streams = [torch.cuda.Stream() for _ in range(8)]
-    for _ in range(20):
+    for _ in range(100):
         results = []
         for stream in streams:
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
-                results.append(forced("implicit_gemm_sm80/64x128", x, w, None, p))
+                results.append(forced(configuration, x, w, None, p))
         torch.cuda.synchronize()
         assert all(torch.equal(r, expected) for r in results)
 
 
 @pytest.mark.gpu
 @modes
-def test_nan_and_inf_spread_by_taps_only(precision):
+@pytest.mark.parametrize("configuration", ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256"))
+def test_nan_and_inf_spread_by_taps_only(configuration, precision):
+    if not takes(configuration, precision):
+        pytest.skip("this configuration has no float32 without TF32")
     p, dtype = Problem(1, 8, 16, (6, 9), (3, 4), (2, 1), (1, 2)), dtype_of(precision)
     rng = random.Random(0)
     ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
@@ -206,15 +223,16 @@ def test_nan_and_inf_spread_by_taps_only(precision):
                 marks[spoilt][at] = 1
                 marks[1 - spoilt] += 1
                 reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
-                result = forced("implicit_gemm_sm80/64x128", *pair, None, p).cpu()
+                result = forced(configuration, *pair, None, p).cpu()
                 assert torch.equal(~result.isfinite(), reached), (spoilt, value, at)
 
 
+@pytest.mark.parametrize("configuration", ("implicit_gemm_sm80/64x256", "implicit_gemm_sm90/2x64x256"))
 @pytest.mark.large(gib=40)
-def test_outputs_beyond_32_bits():
+def test_outputs_beyond_32_bits(configuration):
     p = Problem(34, 16, 64, (512, 512), (2, 2), (2, 2))
     x, w = torch.randn(p.x_shape, dtype=torch.float16, device="cuda"), random_tensor(p.w_shape, torch.float16, "cuda")
-    result = forced("implicit_gemm_sm80/64x256", x, w, None, p)
+    result = forced(configuration, x, w, None, p)
     assert result.numel() > 2**31
     one = Problem(1, 16, 64, (512, 512), (2, 2), (2, 2))
     for n in (0, 33):
