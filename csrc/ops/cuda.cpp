@@ -11,6 +11,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "../kernels/column/launch.h"
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
 #include "checks.h"
@@ -119,6 +120,9 @@ void launch(const Plan& plan, const Problem& problem, const Operands& operands) 
       return;
     case Algorithm::depthwise:
       C10_CUDA_CHECK(depthwise::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::column:
+      C10_CUDA_CHECK(column::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "../kernels/column/config.h"
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
 #include "families/family.h"
@@ -17,6 +18,7 @@ struct Family {
 
 constexpr Family families[] = {
     {Algorithm::depthwise, depthwise_candidates},
+    {Algorithm::column, column_candidates},
     {Algorithm::direct, direct_candidates},
     {Algorithm::aten, aten_candidates},
 };
@@ -60,6 +62,8 @@ const char* name(Algorithm a) {
       return "direct";
     case Algorithm::depthwise:
       return "depthwise";
+    case Algorithm::column:
+      return "column";
     case Algorithm::aten:
       return "aten";
   }
@@ -93,6 +97,7 @@ std::vector<std::string> configuration_names() {
   for (const depthwise::Config& c : depthwise::configs) {
     names.push_back(std::string(name(Algorithm::depthwise)) + "/" + c.name);
   }
+  for (const column::Config& c : column::configs) names.push_back(std::string(name(Algorithm::column)) + "/" + c.name);
   for (const direct::Config& c : direct::configs) names.push_back(std::string(name(Algorithm::direct)) + "/" + c.name);
   names.push_back(std::string(name(Algorithm::aten)) + "/convolution");
   return names;

@@ -34,6 +34,7 @@ inline Candidate fitting(Algorithm algorithm, const std::string& configuration, 
 using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate>&);
 
 Candidates depthwise_candidates;
+Candidates column_candidates;
 Candidates direct_candidates;
 Candidates aten_candidates;
 
