@@ -138,11 +138,8 @@ bool run(int32_t row) {
     case 4:
       with_tiles.template operator()<4>();
       break;
-    case 6:
-      with_tiles.template operator()<6>();
-      break;
     default:
-      with_tiles.template operator()<8>();
+      with_tiles.template operator()<6>();
   }
 
   const auto operand = [&](Scalar v) {

@@ -19,9 +19,9 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"n16_p128", 2, 8, 4},  {"n16_p256", 2, 8, 8},  {"n16_p512", 2, 16, 16}, {"n32_p128", 4, 8, 4},
-    {"n32_p256", 4, 8, 8},  {"n48_p128", 6, 8, 4},  {"n48_p256", 6, 16, 8},  {"n48_p512", 6, 16, 16},
-    {"n64_p128", 8, 16, 4}, {"n64_p256", 8, 16, 8},
+    {"n16_p128", 2, 8, 4}, {"n16_p192", 2, 12, 6}, {"n16_p256", 2, 8, 8}, {"n16_p512", 2, 16, 16},
+    {"n32_p128", 4, 8, 4}, {"n32_p192", 4, 12, 6}, {"n32_p256", 4, 8, 8}, {"n32_p512", 4, 16, 16},
+    {"n48_p128", 6, 8, 4}, {"n48_p192", 6, 12, 6}, {"n48_p256", 6, 8, 8}, {"n48_p512", 6, 16, 16},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -29,7 +29,11 @@ inline constexpr int32_t most_columns = 256;            // taps times output cha
 inline constexpr int32_t block_pixels = 32;             // of a warp's accumulators
 inline constexpr int32_t group_pixels = 4;              // neighbours in a row, which a lane holds
 inline constexpr int32_t chunk_channels = 16;           // input channels of a step
+inline constexpr int32_t table_offset = 64;             // in shared memory, behind the tile's own numbers
 inline constexpr int32_t most_weight_bytes = 64 << 10;  // of shared memory, unless one step takes more
+
+// Steps whose inputs a warp has on their way, in registers.
+constexpr int32_t depth_of(int64_t element_bytes, bool strict) { return element_bytes == 2 ? 3 : strict ? 1 : 2; }
 
 // One axis of a tile. With u = o + padding, tiles start at multiples of the stride: tile i has the outputs
 // first_u + i * q * stride <= u < first_u + (i + 1) * q * stride, and reads at most q + halo inputs.

@@ -40,21 +40,23 @@ CONVT_DEVICE void load_vector(const Scalar* p, uint32_t (&word)[words_of_4<Scala
   }
 }
 
-// The pixels of a lane: none of them, or those left of the image's end.
+// The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
+template <class Scalar>
 struct Pixels {
-  int64_t offset;  // of the first in x
+  const Scalar* first;
   int32_t count;
 };
 
 template <class Scalar, bool ChannelsLast>
-CONVT_DEVICE void load_chunk(const Params& p, const Scalar* x, const Pixels& at, int32_t channel, Raw<Scalar>& raw) {
+CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar>& raw) {
+  const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
   const int32_t channels = p.channels - channel;  // from here on
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int j = 0; j < words_of_4<Scalar>; ++j) raw.word[i][j] = 0;
   }
-  const Scalar* first = x + at.offset + channel * p.x_channel_stride;
+  const Scalar* first = at.first + chunk * (chunk_channels * p.x_channel_stride);
   const int64_t outer = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
   if (p.vectors) {
@@ -63,13 +65,12 @@ CONVT_DEVICE void load_chunk(const Params& p, const Scalar* x, const Pixels& at,
       if (i < rows && inner > 0) load_vector(first + i * outer, raw.word[i]);
     }
   } else {
-    const int64_t step = ChannelsLast ? p.x_channel_stride : p.x_column_stride;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if (i < rows && j < inner) {
-          const uint32_t bits = bits_at(first + i * outer + j * step);
+          const uint32_t bits = bits_at(first + i * outer + j);
           if constexpr (sizeof(Scalar) == 4) {
             raw.word[i][j] = bits;
           } else {
@@ -126,19 +127,61 @@ CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) 
   }
 }
 
+// What the tile covers along an axis: outputs [out, out + outs) and inputs [in, in + ins).
+struct Extent {
+  int32_t out, outs, in, ins;
+};
+
+CONVT_DEVICE Extent extent_of(const Axis<int32_t>& a, const Placement& at, int32_t index, int32_t align) {
+  const int32_t from = at.first_u + index * at.outs, to = smaller(from + at.outs, a.out + a.padding);
+  const int32_t low = larger(0, at.first_in + index * at.q) & -align;
+  const int32_t high = smaller(at.end_in, at.first_in + at.halo + (index + 1) * at.q);
+  const int32_t out = larger(0, from - a.padding);
+  return {out, to - a.padding - out, low, larger(0, high - low)};
+}
+
+struct Tile {
+  int64_t image, group;
+  Extent rows, columns;
+  int32_t row_groups;  // of pixels
+  float inverse;       // of row_groups
+};
+static_assert(sizeof(Tile) <= table_offset);
+
+CONVT_DEVICE Tile tile_of(const Params& p, uint32_t block) {
+  Tile tile;
+  const uint32_t rows = p.tiles_w.divide(block);
+  tile.columns = extent_of(p.w_axis, p.place_w, static_cast<int32_t>(block), p.align);
+  uint32_t row = rows;
+  uint32_t group = p.tiles_h.divide(row);
+  tile.rows = extent_of(p.h, p.place_h, static_cast<int32_t>(row), 1);
+  tile.image = p.group_count.divide(group);
+  tile.group = group;
+  tile.row_groups = (tile.columns.ins + group_pixels - 1) / group_pixels;
+  tile.inverse = 1.0f / static_cast<float>(tile.row_groups);
+  return tile;
+}
+
 // Weights of the chunks from `first_chunk` on: [4 channels][column][4 channels], rounded to TF32. Channels and columns
 // that do not exist are zero.
-template <class Scalar, bool Strict>
-CONVT_DEVICE void stage_weights(const Params& p, const Scalar* w, int32_t first_chunk, unsigned char* shared) {
-  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-  const int32_t chunks = smaller(p.stage_chunks, p.chunks - first_chunk),
-                pitch = weight_pitch(p.padded_columns, sizeof(Scalar));
-  const int32_t taps = p.h.kernel * p.w_axis.kernel;
-  for (int32_t n = lane; n < p.padded_columns; n += 32) {
-    const int32_t co = n / taps, tap = n - co * taps, row = tap / p.w_axis.kernel, column = tap - row * p.w_axis.kernel;
+template <class Scalar, bool Strict, int Unroll>
+CONVT_DEVICE void stage_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride;
+  const int32_t quads = 4 * smaller(p.stage_chunks, p.chunks - first_chunk);
+  const int32_t pitch = weight_pitch(p.padded_columns, sizeof(Scalar));
+  // A thread has one column, so that its place in the tensor is found once.
+  uint32_t first_column = threadIdx.x;
+  const auto first_quad = static_cast<int32_t>(p.stage_width.divide(first_column));
+  const auto width = static_cast<int32_t>(p.stage_width.divisor), step = p.stage_quads;
+  if (first_quad >= step) return;
+  for (auto n = static_cast<int32_t>(first_column); n < p.padded_columns; n += width) {
+    auto tap = static_cast<uint32_t>(n);
+    const uint32_t co = p.taps.divide(tap);
+    uint32_t column = tap;
+    const uint32_t row = p.kernel_w.divide(column);
     const Scalar* from = w + (co * p.w_out_stride + row * p.w_row_stride + column * p.w_column_stride);
-#pragma unroll 2
-    for (int32_t quad = warp; quad < 4 * chunks; quad += warps) {
+#pragma unroll Unroll
+    for (int32_t quad = first_quad; quad < quads; quad += step) {
       const int32_t channel = first_chunk * chunk_channels + 4 * quad;
       uint32_t v[4];
 #pragma unroll
@@ -214,62 +257,67 @@ struct Entry {
   int32_t offset, count;
 };
 
-// What the tile covers along an axis: outputs [out, out + outs) and inputs [in, in + ins).
-struct Extent {
-  int32_t out, outs, in, ins;
-};
-
-CONVT_DEVICE Extent extent_of(const Axis<int32_t>& a, int32_t first_u, int32_t size, int32_t index, int32_t align) {
-  const int32_t from = first_u + index * size, to = smaller(from + size, a.out + a.padding);
-  const int32_t low = larger(0, floor_div(from, a.stride) - (a.kernel - 1) * a.dilation / a.stride) / align * align;
-  const int32_t high = smaller(a.in, floor_div(to - 1, a.stride) + 1);
-  const int32_t out = larger(0, from - a.padding);
-  return {out, to - a.padding - out, low, larger(0, high - low)};
+// Where the products of each output row and column of the tile are.
+CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
+  const int32_t width = tile.row_groups * group_pixels;
+  for (int32_t i = blockDim.x - 1 - threadIdx.x; i < tile.rows.outs + tile.columns.outs; i += blockDim.x) {
+    if (i < tile.rows.outs) {
+      const Taps<int32_t> v = transposed_taps(p.h, tile.rows.out + i);
+      table[i] = {v.tap * p.w_axis.kernel * p.pitch + (v.position - tile.rows.in) * width, v.count};
+    } else {
+      const Taps<int32_t> v = transposed_taps(p.w_axis, tile.columns.out + i - tile.rows.outs);
+      table[i] = {v.tap * p.pitch + v.position - tile.columns.in, v.count};
+    }
+  }
 }
 
 template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
 __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
+  constexpr int depth = depth_of(sizeof(Scalar), Strict);
   unsigned char* shared = device::dynamic_shared_memory();
-  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int32_t lane = threadIdx.x % 32;
   const int32_t g = lane / 4, t = lane % 4;
-
-  uint32_t block = blockIdx.x;
-  const auto next = [&block](int32_t n) {
-    const uint32_t quotient = block / static_cast<uint32_t>(n), rest = block - quotient * n;
-    block = quotient;
-    return static_cast<int32_t>(rest);
-  };
-  const int32_t tile_column = next(p.tiles_w), tile_row = next(p.tiles_h), group = next(p.groups);
-  const int64_t image = block;
-  const Extent rows = extent_of(p.h, p.first_u_h, p.tile_h, tile_row, 1);
-  const Extent columns = extent_of(p.w_axis, p.first_u_w, p.tile_w, tile_column, p.align);
-  const int32_t row_groups = (columns.ins + group_pixels - 1) / group_pixels;
-  const int32_t groups = rows.ins * row_groups, width = row_groups * group_pixels;
-
-  const Scalar* x = static_cast<const Scalar*>(p.x) + image * p.x_batch_stride +
-                    static_cast<int64_t>(group) * p.channels * p.x_channel_stride;
-  const Scalar* w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(group) * p.channels * p.w_in_stride;
   float* products = reinterpret_cast<float*>(shared + p.column_offset);
-  Entry* table = reinterpret_cast<Entry*>(shared);
+  // What is needed again only at the end is kept in shared memory, not in registers.
+  const Tile& tile = *reinterpret_cast<const Tile*>(shared);
+  Entry* table = reinterpret_cast<Entry*>(shared + table_offset);
+  const Tile first_tile = tile_of(p, blockIdx.x);
+  if (threadIdx.x == 0) *reinterpret_cast<Tile*>(shared) = first_tile;
+  const int32_t groups = first_tile.rows.ins * first_tile.row_groups;
   const int32_t weight_bytes =
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
 
   for (int32_t pass = 0; pass < p.passes; ++pass) {
-    int32_t task = warp + pass * warps;
+    int32_t task = (threadIdx.x + pass * blockDim.x) / 32;
     const int32_t split = task % p.splits;
     task /= p.splits;
     const int32_t column_block = task % p.column_blocks, pixel_block = task / p.column_blocks;
     const int32_t index = pixel_block * 8 + g;
-    Pixels at{0, 0};
+    // Threads of the first pass are ahead of the barrier.
+    const Tile now = pass == 0 ? first_tile : tile;
+    Pixels<Scalar> at{static_cast<const Scalar*>(p.x) + now.image * p.x_batch_stride, 0};
     if (index < groups) {
-      const int32_t row = index / row_groups, column = columns.in + (index - row * row_groups) * group_pixels;
-      at.offset = (rows.in + row) * p.x_row_stride + column * p.x_column_stride;
+      const int32_t row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * now.inverse);
+      const int32_t column = now.columns.in + (index - row * now.row_groups) * group_pixels;
+      at.first += (now.group * p.channels + 4 * t) * p.x_channel_stride + (now.rows.in + row) * p.x_row_stride +
+                  column * p.x_column_stride;
       at.count = smaller(group_pixels, p.w_axis.in - column);
     }
     const bool idle = pixel_block * 8 >= groups;  // as a whole warp
-    Raw<Scalar> raw;
-    if (!idle) load_chunk<Scalar, ChannelsLast>(p, x, at, split * chunk_channels + 4 * t, raw);
+    Raw<Scalar> raw[depth];
+#pragma unroll
+    for (int i = 0; i < depth; ++i) {
+      const int32_t chunk = split + i * p.splits;
+      if (!idle && chunk < p.chunks) {
+        load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
+      }
+    }
+    if (pass == 0) {
+      fill_table(p, first_tile, table);
+      stage_weights<Scalar, Strict, 4>(p, first_tile.group, 0, shared);
+      __syncthreads();
+    }
     float sums[Tiles][2][4];
 #pragma unroll
     for (int i = 0; i < Tiles; ++i) {
@@ -277,36 +325,27 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
       for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
     }
     for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
-      if (pass == 0 || p.stage_chunks < p.chunks) {
+      if (first_chunk > 0 || (pass > 0 && p.stage_chunks < p.chunks)) {
         __syncthreads();
-        stage_weights<Scalar, Strict>(p, w, first_chunk, shared);
-        if (pass == 0 && first_chunk == 0) {
-          // While the weights are on their way: where the products of each output row and column of the tile are.
-          const int32_t taps = p.h.kernel * p.w_axis.kernel;
-          (void)taps;
-          for (int32_t i = threadIdx.x; i < rows.outs + columns.outs; i += blockDim.x) {
-            if (i < rows.outs) {
-              const Taps<int32_t> v = transposed_taps(p.h, rows.out + i);
-              table[i] = {v.tap * p.w_axis.kernel * p.pitch + (v.position - rows.in) * width, v.count};
-            } else {
-              const Taps<int32_t> v = transposed_taps(p.w_axis, columns.out + i - rows.outs);
-              table[i] = {v.tap * p.pitch + v.position - columns.in, v.count};
-            }
-          }
-        }
+        stage_weights<Scalar, Strict, 1>(p, tile.group, first_chunk, shared);
         __syncthreads();
       }
       if (idle) continue;
       const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
-      for (int32_t chunk = first_chunk + split; chunk < end; chunk += p.splits) {
-        Fragments<Scalar, Strict> a;
-        convert<Scalar, Strict, ChannelsLast>(raw, a);
-        if (chunk + p.splits < p.chunks) {
-          load_chunk<Scalar, ChannelsLast>(p, x, at, (chunk + p.splits) * chunk_channels + 4 * t, raw);
+      for (int32_t first = first_chunk + split; first < end; first += depth * p.splits) {
+#pragma unroll
+        for (int i = 0; i < depth; ++i) {
+          const int32_t chunk = first + i * p.splits, later = chunk + depth * p.splits;
+          if (chunk >= end) break;
+          Fragments<Scalar, Strict> a;
+          convert<Scalar, Strict, ChannelsLast>(raw[i], a);
+          if (later < p.chunks) {
+            load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+          }
+          const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
+                                         (column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
+          multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
         }
-        const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
-                                       (column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
-        multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
       }
     }
     // The splits of the channels add up one after another.
@@ -333,6 +372,8 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
   }
   __syncthreads();
 
+  const Extent rows = tile.rows, columns = tile.columns;
+  const int32_t width = tile.row_groups * group_pixels;
   // Each thread has one column of outputs, and takes rows of them.
   const int32_t taps = p.h.kernel * p.w_axis.kernel;
   const int32_t per_column = p.channels_of_row ? p.out_channels : 1, co_count = p.channels_of_row ? 1 : p.out_channels;
@@ -347,7 +388,7 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
     const Entry of_column = table[rows.outs + column];
     for (int32_t block_co = first_co; block_co < first_co + co_count; block_co += 4) {
       const int32_t count = smaller(4, first_co + co_count - block_co);
-      const int64_t co = static_cast<int64_t>(group) * p.out_channels + block_co;
+      const int64_t co = tile.group * p.out_channels + block_co;
       float bias[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -356,7 +397,7 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
           load<1>(static_cast<const Scalar*>(p.bias) + (co + i) * p.bias_stride, &bias[i]);
         }
       }
-      Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + co * p.y_channel_stride +
+      Scalar* y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + co * p.y_channel_stride +
                   (columns.out + column) * p.y_column_stride;
       for (int32_t row = first_row; row < rows.outs; row += lines) {
         const Entry of_row = table[row];

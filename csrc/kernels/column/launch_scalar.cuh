@@ -48,8 +48,6 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
       return with_tiles.template operator()<4>();
     case 6:
       return with_tiles.template operator()<6>();
-    case 8:
-      return with_tiles.template operator()<8>();
     default:
       return cudaErrorInvalidConfiguration;
   }

@@ -6,10 +6,17 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../divisor.h"
 #include "../operands.h"
 #include "config.h"
 
 namespace convt::column {
+
+// Where the tiles of an axis are: tile i has the outputs from first_u + i * outs - padding on, and the inputs from
+// first_in + i * q on, up to `halo` behind the next tile's first or to the end.
+struct Placement {
+  int32_t first_u, outs, q, first_in, halo, end_in;
+};
 
 // Strides in elements.
 struct Params {
@@ -21,15 +28,16 @@ struct Params {
   int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
   Axis<int32_t> h, w_axis;
-  int32_t channels, out_channels, groups;  // of one group; groups
-  int32_t columns, padded_columns;         // output channels x taps; padded to whole blocks of the warps' accumulators
-  int32_t tile_h, tile_w;                  // outputs
-  int32_t first_u_h, first_u_w;            // of the first tile
-  int32_t tiles_h, tiles_w;
+  int32_t channels, out_channels;   // of one group
+  int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
+  Placement place_h, place_w;
+  Divisor tiles_w, tiles_h, group_count, taps, kernel_w;
+  Divisor stage_width;                                  // columns of weights that the threads have at a time, and
+  int32_t stage_quads;                                  // fours of channels
   int32_t pixel_blocks, column_blocks, splits, passes;  // of the warps' work; channels are split over `splits` warps
   int32_t chunks, stage_chunks;                         // of 16 input channels
   int32_t pitch;                                        // of a column in shared memory
-  int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; tables are at 0
+  int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
   int32_t align;                                            // of a tile's first input column
   bool vectors;          // whether 4 pixels (channels_last: channels) can be loaded at once
   bool channels_of_row;  // whether threads run over the output channels of a pixel first
@@ -65,11 +73,14 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
-  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / r.splits) * r.splits;
-  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, r.splits) * r.splits, most));
-  r.low_weight_bytes = strict ? panel * r.stage_chunks : 0;
-  r.weight_bytes = panel * r.stage_chunks * (strict ? 2 : 1);
-  r.table_bytes = ceil_div<int64_t>(8 * (t.h.q * p.stride_h + t.w.q * p.stride_w), 128) * 128;
+  // Whole rounds of all splits and of the inputs on their way.
+  const int32_t round = r.splits * depth_of(size, strict);
+  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
+  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
+  const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
+  r.low_weight_bytes = strict ? staged : 0;
+  r.weight_bytes = staged * (strict ? 2 : 1);
+  r.table_bytes = ceil_div<int64_t>(table_offset + 8 * (t.h.q * p.stride_h + t.w.q * p.stride_w), 128) * 128;
   // Multiples of 4, not of 8: accumulators are written without conflicts.
   r.pitch = blocks * block_pixels + 4;
   r.column_bytes = int64_t{4} * columns * r.pitch;
@@ -99,12 +110,19 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
   q.channels = static_cast<int32_t>(p.in_channels_per_group());
   q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
-  q.groups = static_cast<int32_t>(p.groups);
   q.columns = static_cast<int32_t>(p.out_channels_per_group() * p.kernel_h * p.kernel_w);
   q.padded_columns = r.padded_columns;
-  q.tile_h = static_cast<int32_t>(t.h.q * p.stride_h), q.tile_w = static_cast<int32_t>(t.w.q * p.stride_w);
-  q.first_u_h = static_cast<int32_t>(t.h.first_u), q.first_u_w = static_cast<int32_t>(t.w.first_u);
-  q.tiles_h = static_cast<int32_t>(t.h.count), q.tiles_w = static_cast<int32_t>(t.w.count);
+  const auto placement = [](const TileAxis& a, int64_t stride, int64_t in, int64_t last_u) {
+    return Placement{static_cast<int32_t>(a.first_u), static_cast<int32_t>(a.q * stride),
+                     static_cast<int32_t>(a.q),       static_cast<int32_t>(a.first_u / stride - a.halo),
+                     static_cast<int32_t>(a.halo),    static_cast<int32_t>(std::min(in, last_u / stride + 1))};
+  };
+  q.place_h = placement(t.h, p.stride_h, p.in_h, p.out_h + p.padding_h - 1);
+  q.place_w = placement(t.w, p.stride_w, p.in_w, p.out_w + p.padding_w - 1);
+  q.tiles_w = Divisor(t.w.count), q.tiles_h = Divisor(t.h.count), q.group_count = Divisor(p.groups);
+  q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
+  q.stage_width = Divisor(std::min(r.padded_columns, 32 * c.warps));
+  q.stage_quads = 32 * c.warps / static_cast<int32_t>(q.stage_width.divisor);
   q.pixel_blocks = static_cast<int32_t>(t.pixel_blocks()), q.column_blocks = r.column_blocks, q.splits = r.splits;
   q.passes = r.passes, q.chunks = r.chunks, q.stage_chunks = r.stage_chunks, q.pitch = r.pitch;
   q.weight_offset = static_cast<int32_t>(r.table_bytes);
