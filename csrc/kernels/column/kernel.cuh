@@ -56,21 +56,21 @@ CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t 
 #pragma unroll
     for (int j = 0; j < words_of_4<Scalar>; ++j) raw.word[i][j] = 0;
   }
-  const Scalar* first = at.first + chunk * (chunk_channels * p.x_channel_stride);
-  const int64_t outer = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+  const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
+  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
   if (p.vectors) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < rows && inner > 0) load_vector(first + i * outer, raw.word[i]);
+    for (int i = 0; i < 4; ++i, from += step) {
+      if (i < rows && inner > 0) load_vector(from, raw.word[i]);
     }
   } else {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 4; ++i, from += step) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if (i < rows && j < inner) {
-          const uint32_t bits = bits_at(first + i * outer + j);
+          const uint32_t bits = bits_at(from + j);
           if constexpr (sizeof(Scalar) == 4) {
             raw.word[i][j] = bits;
           } else {
@@ -146,7 +146,13 @@ struct Tile {
   int32_t row_groups;  // of pixels
   float inverse;       // of row_groups
 };
-static_assert(sizeof(Tile) <= table_offset);
+static_assert(sizeof(Tile) <= work_offset);
+
+// Of a warp, in one pass.
+struct Work {
+  int32_t pixel_block, column_block, split, pass;
+};
+static_assert(work_offset + 16 * sizeof(Work) <= table_offset);
 
 CONVT_DEVICE Tile tile_of(const Params& p, uint32_t block) {
   Tile tile;
@@ -272,9 +278,9 @@ CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
 }
 
 template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
-__global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int depth = depth_of(sizeof(Scalar), Strict);
+  constexpr int depth = depth_of(Strict);
   unsigned char* shared = device::dynamic_shared_memory();
   const int32_t lane = threadIdx.x % 32;
   const int32_t g = lane / 4, t = lane % 4;
@@ -282,29 +288,28 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
   // What is needed again only at the end is kept in shared memory, not in registers.
   const Tile& tile = *reinterpret_cast<const Tile*>(shared);
   Entry* table = reinterpret_cast<Entry*>(shared + table_offset);
-  const Tile first_tile = tile_of(p, blockIdx.x);
-  if (threadIdx.x == 0) *reinterpret_cast<Tile*>(shared) = first_tile;
-  const int32_t groups = first_tile.rows.ins * first_tile.row_groups;
+  if (threadIdx.x == 0) *reinterpret_cast<Tile*>(shared) = tile_of(p, blockIdx.x);
+  __syncthreads();
   const int32_t weight_bytes =
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
 
-  for (int32_t pass = 0; pass < p.passes; ++pass) {
-    int32_t task = (threadIdx.x + pass * blockDim.x) / 32;
-    const int32_t split = task % p.splits;
-    task /= p.splits;
-    const int32_t column_block = task % p.column_blocks, pixel_block = task / p.column_blocks;
+  for (int32_t pass = 0; pass < p.passes;) {
+    const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
+    uint32_t block = task >> p.split_shift;
+    const auto pixel_block = static_cast<int32_t>(p.column_blocks.divide(block));
+    const auto column_block = static_cast<int32_t>(block), split = static_cast<int32_t>(task) & (p.splits - 1);
+    Work& work = *(reinterpret_cast<Work*>(shared + work_offset) + threadIdx.x / 32);
+    if (lane == 0) work = {pixel_block, column_block, split, pass};
     const int32_t index = pixel_block * 8 + g;
-    // Threads of the first pass are ahead of the barrier.
-    const Tile now = pass == 0 ? first_tile : tile;
-    Pixels<Scalar> at{static_cast<const Scalar*>(p.x) + now.image * p.x_batch_stride, 0};
-    if (index < groups) {
-      const int32_t row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * now.inverse);
-      const int32_t column = now.columns.in + (index - row * now.row_groups) * group_pixels;
-      at.first += (now.group * p.channels + 4 * t) * p.x_channel_stride + (now.rows.in + row) * p.x_row_stride +
+    Pixels<Scalar> at{static_cast<const Scalar*>(p.x) + tile.image * p.x_batch_stride, 0};
+    if (index < tile.rows.ins * tile.row_groups) {
+      const auto row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * tile.inverse);
+      const int32_t column = tile.columns.in + (index - row * tile.row_groups) * group_pixels;
+      at.first += (tile.group * p.channels + 4 * t) * p.x_channel_stride + (tile.rows.in + row) * p.x_row_stride +
                   column * p.x_column_stride;
       at.count = smaller(group_pixels, p.w_axis.in - column);
     }
-    const bool idle = pixel_block * 8 >= groups;  // as a whole warp
+    const bool idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;  // as a whole warp
     Raw<Scalar> raw[depth];
 #pragma unroll
     for (int i = 0; i < depth; ++i) {
@@ -313,9 +318,10 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
         load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
       }
     }
-    if (pass == 0) {
-      fill_table(p, first_tile, table);
-      stage_weights<Scalar, Strict, 4>(p, first_tile.group, 0, shared);
+    if (pass == 0) fill_table(p, tile, table);
+    if (pass == 0 || p.stage_chunks < p.chunks) {
+      if (pass > 0) __syncthreads();
+      stage_weights<Scalar, Strict, 4>(p, tile.group, 0, shared);
       __syncthreads();
     }
     float sums[Tiles][2][4];
@@ -325,7 +331,7 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
       for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
     }
     for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
-      if (first_chunk > 0 || (pass > 0 && p.stage_chunks < p.chunks)) {
+      if (first_chunk > 0) {
         __syncthreads();
         stage_weights<Scalar, Strict, 1>(p, tile.group, first_chunk, shared);
         __syncthreads();
@@ -339,26 +345,29 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
           if (chunk >= end) break;
           Fragments<Scalar, Strict> a;
           convert<Scalar, Strict, ChannelsLast>(raw[i], a);
-          if (later < p.chunks) {
-            load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
-          }
           const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
                                          (column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
           multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
+          // In the registers of the fragments: there are none to spare.
+          if (later < p.chunks) {
+            load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+          }
         }
       }
     }
     // The splits of the channels add up one after another.
     for (int32_t turn = 0; turn < p.splits; ++turn) {
-      if (turn > 0) __syncthreads();
-      if (turn != split || idle) continue;
+      __syncthreads();
+      const Work mine = work;
+      if (turn != mine.split || mine.pixel_block * 8 >= tile.rows.ins * tile.row_groups) continue;
+      float* first = products + mine.pixel_block * block_pixels + 4 * g;
 #pragma unroll
       for (int i = 0; i < Tiles; ++i) {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-          const int32_t column = (column_block * Tiles + i) * 8 + 2 * t + j;
+          const int32_t column = (mine.column_block * Tiles + i) * 8 + 2 * t + j;
           if (column < p.columns) {
-            float4* to = reinterpret_cast<float4*>(products + column * p.pitch + pixel_block * block_pixels + 4 * g);
+            float4* to = reinterpret_cast<float4*>(first + column * p.pitch);
             float4 v = make_float4(sums[i][0][j], sums[i][0][2 + j], sums[i][1][j], sums[i][1][2 + j]);
             if (turn > 0) {
               const float4 u = *to;
@@ -369,6 +378,8 @@ __global__ void __launch_bounds__(512, 1) column_kernel(const __grid_constant__ 
         }
       }
     }
+    pass = work.pass + 1;
+    __syncwarp();
   }
   __syncthreads();
 

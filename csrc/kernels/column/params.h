@@ -32,11 +32,12 @@ struct Params {
   int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
   Placement place_h, place_w;
   Divisor tiles_w, tiles_h, group_count, taps, kernel_w;
-  Divisor stage_width;                                  // columns of weights that the threads have at a time, and
-  int32_t stage_quads;                                  // fours of channels
-  int32_t pixel_blocks, column_blocks, splits, passes;  // of the warps' work; channels are split over `splits` warps
-  int32_t chunks, stage_chunks;                         // of 16 input channels
-  int32_t pitch;                                        // of a column in shared memory
+  Divisor stage_width;                                      // columns of weights that the threads have at a time, and
+  int32_t stage_quads;                                      // fours of channels
+  Divisor column_blocks;                                    // of the accumulators of a warp
+  int32_t splits, split_shift, passes;                      // channels are split over `splits` warps
+  int32_t chunks, stage_chunks;                             // of 16 input channels
+  int32_t pitch;                                            // of a column in shared memory
   int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
   int32_t align;                                            // of a tile's first input column
   bool vectors;          // whether 4 pixels (channels_last: channels) can be loaded at once
@@ -74,7 +75,7 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
   // Whole rounds of all splits and of the inputs on their way.
-  const int32_t round = r.splits * depth_of(size, strict);
+  const int32_t round = r.splits * depth_of(strict);
   const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
   r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
   const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
@@ -123,7 +124,8 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
   q.stage_width = Divisor(std::min(r.padded_columns, 32 * c.warps));
   q.stage_quads = 32 * c.warps / static_cast<int32_t>(q.stage_width.divisor);
-  q.pixel_blocks = static_cast<int32_t>(t.pixel_blocks()), q.column_blocks = r.column_blocks, q.splits = r.splits;
+  q.column_blocks = Divisor(r.column_blocks), q.splits = r.splits;
+  while (1 << q.split_shift < q.splits) ++q.split_shift;
   q.passes = r.passes, q.chunks = r.chunks, q.stage_chunks = r.stage_chunks, q.pitch = r.pitch;
   q.weight_offset = static_cast<int32_t>(r.table_bytes);
   q.low_weight_offset = static_cast<int32_t>(r.table_bytes + r.low_weight_bytes);

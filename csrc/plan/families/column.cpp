@@ -92,8 +92,9 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     const double products = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
     const double gather = outputs * static_cast<double>(p.out_channels_per_group()) * (products + 4) * 0.05e-9;
     const double busy = load + multiply + gather;
-    const auto resident = static_cast<double>(std::max<int64_t>(
-        1, std::min<int64_t>(16 / config.warps, device.shared_memory_per_block / (r.shared_bytes() + 1024))));
+    const auto resident = static_cast<double>(
+        std::max<int64_t>(1, std::min<int64_t>(column::resident_warps(config.tiles) / config.warps,
+                                               device.shared_memory_per_block / (r.shared_bytes() + 1024))));
     const double waves = std::ceil(static_cast<double>(blocks) / (multiprocessors * resident));
     const double alone = std::min(resident, std::ceil(static_cast<double>(blocks) / multiprocessors));
     c.estimated_seconds = launch_seconds + std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.9,
