@@ -14,6 +14,7 @@
 #include "../kernels/column/launch.h"
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
+#include "../kernels/large_stride/launch.h"
 #include "checks.h"
 #include "devices.h"
 #include "layout.h"
@@ -123,6 +124,9 @@ void launch(const Plan& plan, const Problem& problem, const Operands& operands) 
       return;
     case Algorithm::column:
       C10_CUDA_CHECK(column::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::large_stride:
+      C10_CUDA_CHECK(large_stride::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

@@ -11,11 +11,12 @@
 namespace convt {
 
 enum class Algorithm : int32_t {
-  empty,      // nothing to compute, or nothing to reduce over: the result is filled by the operator
-  direct,     // csrc/kernels/direct
-  depthwise,  // csrc/kernels/depthwise
-  column,     // csrc/kernels/column
-  aten,       // ATen's convolution; gradients only, until their fast kernels exist
+  empty,         // nothing to compute, or nothing to reduce over: the result is filled by the operator
+  direct,        // csrc/kernels/direct
+  depthwise,     // csrc/kernels/depthwise
+  column,        // csrc/kernels/column
+  large_stride,  // csrc/kernels/large_stride
+  aten,          // ATen's convolution; gradients only, until their fast kernels exist
 };
 
 const char* name(Algorithm);

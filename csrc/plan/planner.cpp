@@ -5,6 +5,7 @@
 #include "../kernels/column/config.h"
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
+#include "../kernels/large_stride/config.h"
 #include "families/family.h"
 #include "plan.h"
 
@@ -19,6 +20,7 @@ struct Family {
 constexpr Family families[] = {
     {Algorithm::depthwise, depthwise_candidates},
     {Algorithm::column, column_candidates},
+    {Algorithm::large_stride, large_stride_candidates},
     {Algorithm::direct, direct_candidates},
     {Algorithm::aten, aten_candidates},
 };
@@ -64,6 +66,8 @@ const char* name(Algorithm a) {
       return "depthwise";
     case Algorithm::column:
       return "column";
+    case Algorithm::large_stride:
+      return "large_stride";
     case Algorithm::aten:
       return "aten";
   }
@@ -98,6 +102,9 @@ std::vector<std::string> configuration_names() {
     names.push_back(std::string(name(Algorithm::depthwise)) + "/" + c.name);
   }
   for (const column::Config& c : column::configs) names.push_back(std::string(name(Algorithm::column)) + "/" + c.name);
+  for (const large_stride::Config& c : large_stride::configs) {
+    names.push_back(std::string(name(Algorithm::large_stride)) + "/" + c.name);
+  }
   for (const direct::Config& c : direct::configs) names.push_back(std::string(name(Algorithm::direct)) + "/" + c.name);
   names.push_back(std::string(name(Algorithm::aten)) + "/convolution");
   return names;

@@ -278,7 +278,7 @@ CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
 }
 
 template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
-__global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
   constexpr int depth = depth_of(Strict);
   unsigned char* shared = device::dynamic_shared_memory();

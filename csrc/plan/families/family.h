@@ -35,6 +35,7 @@ using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate
 
 Candidates depthwise_candidates;
 Candidates column_candidates;
+Candidates large_stride_candidates;
 Candidates direct_candidates;
 Candidates aten_candidates;
 
