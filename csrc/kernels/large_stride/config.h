@@ -21,6 +21,13 @@ struct Config {
 inline constexpr Config configs[] = {{"k48", 6}, {"k96", 12}, {"k192", 24}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
+// Strict float32 keeps its weights as two TF32 numbers each: those of 24 steps do not fit the registers.
+constexpr bool compiled(const Config& c, bool strict) { return !strict || c.steps <= 12; }
+// Blocks of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread.
+constexpr int32_t resident_blocks(int32_t steps, bool strict) {
+  return steps > (strict ? 6 : 12) ? (strict ? 2 : 3) : strict ? 3 : 4;
+}
+
 inline constexpr int32_t block = 128;                   // threads
 inline constexpr int32_t warp_phases = 16;              // of a warp
 inline constexpr int32_t step_words = 8;                // of K, of one multiplication

@@ -112,7 +112,8 @@ CONVT_DEVICE float exact_output(const Params& p, const Scalar* x, const Scalar* 
 }
 
 template <class Scalar, bool Strict, int Steps>
-__global__ void __launch_bounds__(block, Steps > 12 ? 3 : 4) large_stride_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
+    large_stride_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
   unsigned char* shared = device::dynamic_shared_memory();
   auto* positions = reinterpret_cast<Position*>(shared);
@@ -155,7 +156,7 @@ __global__ void __launch_bounds__(block, Steps > 12 ? 3 : 4) large_stride_kernel
   }
 
   const auto first_row = static_cast<int32_t>(row_block) * p.rows;  // of the block's positions
-  const auto q_columns = static_cast<int32_t>(p.q_w.divisor), in_columns = static_cast<int32_t>(p.in_columns.divisor);
+  const auto in_columns = static_cast<int32_t>(p.in_columns.divisor);
   for (int32_t i = thread; i < p.positions; i += block) {
     auto column = static_cast<uint32_t>(i);
     const auto row = static_cast<int32_t>(p.q_w.divide(column));

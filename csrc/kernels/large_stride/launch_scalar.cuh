@@ -22,6 +22,8 @@ template <class Scalar, bool Strict, int Row = 0>
 cudaError_t launch_row(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
   if constexpr (Row == config_count) {
     return cudaErrorInvalidConfiguration;
+  } else if constexpr (!compiled(configs[Row], Strict)) {
+    return launch_row<Scalar, Strict, Row + 1>(plan, params, shared_bytes, stream);
   } else {
     if (plan.configuration != Row) return launch_row<Scalar, Strict, Row + 1>(plan, params, shared_bytes, stream);
     const auto kernel = large_stride_kernel<Scalar, Strict, configs[Row].steps>;

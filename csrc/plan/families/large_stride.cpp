@@ -47,6 +47,11 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     }
     const int64_t most = int64_t{config.steps} * large_stride::step_words;
     const int64_t channels = p.dtype == DataType::float32 ? 1 : 2;
+    const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
+    if (!large_stride::compiled(config, strict)) {
+      refused("has no strict float32");
+      continue;
+    }
     if (t.depth > most) {
       refused("takes at most " + std::to_string(most * channels) + " input channels times taps of a phase, not " +
               std::to_string(t.depth * channels));
@@ -66,14 +71,14 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     c.plan.grid = blocks;
     c.plan.block = large_stride::block;
     const double multiprocessors = device.multiprocessors;
-    const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
     // Of the issue slots of a multiprocessor, at 1.7 GHz: staging its inputs, a round of 32 positions for each warp.
     const double steps = std::ceil(static_cast<double>(t.depth) / large_stride::step_words);
     const double rounds = static_cast<double>(t.positions()) / large_stride::loop_positions;
     const double instructions = static_cast<double>(t.words * t.in_rows * t.in_columns) / 32 * 25 +
                                 4 * rounds * (120 + steps * (strict ? 90 : 22)) + 4 * 40 * steps;
     const double busy = instructions / 4 / 1.7e9;
-    const double waves = std::max(1.0, static_cast<double>(blocks) / (multiprocessors * 3));
+    const double waves = std::max(
+        1.0, static_cast<double>(blocks) / (multiprocessors * large_stride::resident_blocks(config.steps, strict)));
     c.estimated_seconds =
         launch_seconds + 1e-6 +
         std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.8,
