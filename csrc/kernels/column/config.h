@@ -107,7 +107,9 @@ inline Tiling choose_tiling(const Problem& p, int32_t pixel_blocks, bool channel
     t.h.count = ceil_div<int64_t>(h.q, t.h.q);
     // Outputs of a tile are numbered in 32 bits, and their taps are in a table.
     if (t.h.q * p.stride_h + t.w.q * p.stride_w > 4096) return;
-    const int64_t cost = t.h.count * t.w.count * (t.pixel_blocks() * block_pixels + block_pixels);
+    // A block's own time counts as 32 pixels; where a row is a piece of memory, its ends count as 8.
+    const int64_t ends = t.rows * (channels_last ? 2 : 8);
+    const int64_t cost = t.h.count * t.w.count * (t.pixel_blocks() * block_pixels + block_pixels + ends);
     if (!best.fits || cost < least) best = t, best.fits = true, least = cost;
   };
   for (int64_t groups : widths) {

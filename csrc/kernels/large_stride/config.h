@@ -33,7 +33,7 @@ inline constexpr int32_t warp_phases = 16;              // of a warp
 inline constexpr int32_t step_words = 8;                // of K, of one multiplication
 inline constexpr int32_t loop_positions = 32;           // of a round of a warp
 inline constexpr int64_t most_shared_bytes = 72 << 10;  // as much as lets 3 blocks share a multiprocessor
-inline constexpr int64_t wanted_blocks = 396;           // 3 for each of 132 multiprocessors
+inline constexpr int64_t wanted_blocks = 264;           // 2 for each of 132 multiprocessors
 
 // How a problem is cut into blocks.
 struct Tiling {

@@ -175,33 +175,29 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
     offsets[i] = i < p.depth ? static_cast<int32_t>(channel) * p.plane - j * in_columns - (tap - j * p.taps_w)
                              : p.words * p.plane;
   }
-  const auto pixels = static_cast<int32_t>(p.input_plane.divisor);
+  const auto pixels = p.pixels;
   const int32_t first_in_row = p.first_q_h + first_row - (p.taps_h - 1), first_in_column = p.first_q_w - (p.taps_w - 1);
-#pragma unroll 4
-  for (int32_t i = thread; i < p.words * pixels; i += block) {
-    auto pixel = static_cast<uint32_t>(i), word = pixel;
-    if (p.channels_last) {
-      pixel = p.word_count.divide(word);
-    } else {
-      word = p.input_plane.divide(pixel);
-    }
-    uint32_t column = pixel;
+  for (int32_t i = thread; i < pixels; i += block) {
+    auto column = static_cast<uint32_t>(i);
     const int32_t in_row = static_cast<int32_t>(p.in_columns.divide(column)) + first_in_row;
     const int32_t in_column = static_cast<int32_t>(column) + first_in_column;
-    uint32_t v = 0;
-    if (static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
-        static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in)) {
-      const Scalar* from = x + (in_row * p.x_row_stride + in_column * p.x_column_stride);
-      if constexpr (sizeof(Scalar) == 4) {
-        v = bits_at(from + word * p.x_channel_stride);
-        if constexpr (!Strict) v = device::to_tf32(__uint_as_float(v));
-      } else {
-        const auto channel = static_cast<int32_t>(2 * word);
-        v = bits_at(from + channel * p.x_channel_stride);
-        if (channel + 1 < p.channels) v |= bits_at(from + (channel + 1) * p.x_channel_stride) << 16;
+    const bool exists = static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
+                        static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in);
+    const Scalar* from = x + (in_row * p.x_row_stride + in_column * p.x_column_stride);
+#pragma unroll 8
+    for (int32_t word = 0; word < p.words; ++word) {
+      uint32_t v = 0;
+      if (exists) {
+        if constexpr (sizeof(Scalar) == 4) {
+          v = bits_at(from + word * p.x_channel_stride);
+          if constexpr (!Strict) v = device::to_tf32(__uint_as_float(v));
+        } else {
+          v = bits_at(from + 2 * word * p.x_channel_stride);
+          if (2 * word + 1 < p.channels) v |= bits_at(from + (2 * word + 1) * p.x_channel_stride) << 16;
+        }
       }
+      inputs[word * p.plane + i] = v;
     }
-    inputs[static_cast<int32_t>(word) * p.plane + static_cast<int32_t>(pixel)] = v;
   }
   for (int32_t i = thread; i < p.plane; i += block) inputs[p.words * p.plane + i] = 0;
   __syncthreads();

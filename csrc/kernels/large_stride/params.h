@@ -26,12 +26,11 @@ struct Params {
   int32_t taps_h;
   int32_t first_q_h, first_q_w, q_h;
   int32_t rows, positions;  // of a block: of positions, and rounded up
-  int32_t in_rows, plane;   // of the inputs in shared memory
+  int32_t pixels, plane;    // of the inputs in shared memory
   int32_t padded_stride, phase_tasks;
-  Divisor blocks, row_blocks, groups, phase_blocks, phase_row, q_w, in_columns, input_plane, word_count;
-  bool load_pairs;     // whether weights of 2 phases can be loaded at once
-  bool store_quads;    // whether outputs of 4 phases can be stored at once
-  bool channels_last;  // whether neighbouring channels of x are neighbours in memory
+  Divisor blocks, row_blocks, groups, phase_blocks, phase_row, q_w, in_columns, word_count;
+  bool load_pairs;   // whether weights of 2 phases can be loaded at once
+  bool store_quads;  // whether outputs of 4 phases can be stored at once
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -54,12 +53,13 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.first_q_h = static_cast<int32_t>(t.first_q_h), q.first_q_w = static_cast<int32_t>(t.first_q_w);
   q.q_h = static_cast<int32_t>(t.q_h);
   q.rows = static_cast<int32_t>(t.rows), q.positions = static_cast<int32_t>(t.positions());
-  q.in_rows = static_cast<int32_t>(t.in_rows), q.plane = static_cast<int32_t>(t.plane);
+  q.plane = static_cast<int32_t>(t.plane);
   q.padded_stride = static_cast<int32_t>(t.padded_stride);
   q.phase_tasks = static_cast<int32_t>(t.phase_blocks * p.out_channels_per_group());
   q.blocks = Divisor(t.blocks), q.row_blocks = Divisor(t.row_blocks), q.groups = Divisor(p.groups);
   q.phase_blocks = Divisor(t.phase_blocks), q.phase_row = Divisor(t.padded_stride), q.q_w = Divisor(t.q_w);
-  q.in_columns = Divisor(t.in_columns), q.input_plane = Divisor(t.in_rows * t.in_columns);
+  q.in_columns = Divisor(t.in_columns);
+  q.pixels = static_cast<int32_t>(t.in_rows * t.in_columns);
   q.word_count = Divisor(t.words);
   const auto aligned = [](const void* pointer, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
@@ -73,7 +73,6 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.store_quads = aligned(o.result, 4 * size) && p.y_strides[3] == 1 && even(p.batch, p.y_strides[0], 4) &&
                   even(p.out_channels, p.y_strides[1], 4) && even(p.out_h, p.y_strides[2], 4) && p.stride_w % 4 == 0 &&
                   p.padding_w % 4 == 0;
-  q.channels_last = p.x_strides[1] == 1 && p.in_channels_per_group() > 1 && p.x_strides[3] != 1;
   return q;
 }
 
