@@ -69,9 +69,8 @@ def test_random_problems_in_the_emulator(tmp_path):
     if compiler is None:
         pytest.skip("needs g++")
     program = tmp_path / "column_simt"
-    sources = ["tests/column_simt.cpp"] + sorted(
-        p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp")
-    )
+    sources = ["tests/column_simt.cpp"]
+    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
     flags = ["-std=c++20", "-O2", "-fsanitize=alignment", "-fno-sanitize-recover=all", "-Icsrc", "-Itests/simt"]
     built = subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
@@ -170,7 +169,7 @@ def rounded_to_tf32(t):
 
 
 def check_tf32(result, p, x, w, b, exact):
-    """`result` is the sum of products of rounded operands, up to the tensor core's truncated sums, and no bias of it."""
+    """`result` is the sum of products of rounded operands, up to the truncated sums of the tensor core."""
     value, magnitude = reference(p, "forward", x=rounded_to_tf32(x), w=rounded_to_tf32(w), bias=b)
     error = result.double().cpu() - value
     # A tensor core adds up with a few bits more than float32, and truncates.
