@@ -28,8 +28,6 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // Warps of a multiprocessor, by the registers that a thread has: 128 or 168.
 constexpr int32_t resident_warps(int32_t tiles) { return tiles > 2 ? 12 : 16; }
-// What a kernel is compiled for; strict float32 of 48 columns takes fewer registers when it has fewer.
-constexpr int32_t most_warps(int32_t tiles, bool strict) { return tiles == 6 && strict ? 16 : resident_warps(tiles); }
 static_assert(std::ranges::all_of(configs, [](const Config& c) { return c.warps <= resident_warps(c.tiles); }));
 
 inline constexpr int32_t most_columns = 256;                    // taps times output channels of a group
