@@ -81,7 +81,7 @@ def test_each_configuration_is_a_candidate_with_a_cost_or_a_reason(operation):
                 assert candidate.estimated_seconds > 0
             else:
                 assert len(candidate.refusal) > 10
-        cheapest = min((c for c in p.candidates if c.fits), key=lambda c: c.estimated_seconds)
+        cheapest = min((c for c in p.candidates if c.fits and not c.unproven), key=lambda c: c.estimated_seconds)
         assert (cheapest.algorithm, cheapest.configuration) == (p.algorithm, p.configuration)
 
 
@@ -108,8 +108,9 @@ def test_every_configuration_is_chosen_for_some_problem():
         plan("weight_grad", shapes=((64, 256, 64, 64), (64, 256, 66, 66)), kernel_size=3),
     ):
         chosen.add(f"{p.algorithm}/{p.configuration}")
-    # That each depthwise configuration is chosen is in test_depthwise.py.
-    assert chosen == {name for name in _C.configuration_names() if not name.startswith("depthwise/")}
+    # Families with a test file of their own are not looked at here.
+    elsewhere = ("depthwise/", "column/", "large_stride/")
+    assert chosen == {name for name in _C.configuration_names() if not name.startswith(elsewhere)}
 
 
 def test_the_forward_never_leaves_convt():

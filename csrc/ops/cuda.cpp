@@ -11,10 +11,12 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "../kernels/column/launch.h"
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
+#include "../kernels/large_stride/launch.h"
 #include "checks.h"
 #include "devices.h"
 #include "layout.h"
@@ -135,6 +137,12 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::implicit_gemm_sm80:
       C10_CUDA_CHECK(implicit_gemm_sm80::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::column:
+      C10_CUDA_CHECK(column::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::large_stride:
+      C10_CUDA_CHECK(large_stride::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

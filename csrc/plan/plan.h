@@ -16,6 +16,8 @@ enum class Algorithm : int32_t {
   depthwise,           // csrc/kernels/depthwise
   implicit_gemm_sm90,  // csrc/kernels/implicit_gemm_sm90
   implicit_gemm_sm80,  // csrc/kernels/implicit_gemm_sm80
+  column,              // csrc/kernels/column
+  large_stride,        // csrc/kernels/large_stride
   aten,                // ATen's convolution; gradients only, until their fast kernels exist
 };
 

@@ -2,10 +2,12 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "../kernels/column/config.h"
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
+#include "../kernels/large_stride/config.h"
 #include "families/family.h"
 #include "plan.h"
 
@@ -21,6 +23,8 @@ constexpr Family families[] = {
     {Algorithm::depthwise, depthwise_candidates},
     {Algorithm::implicit_gemm_sm90, implicit_gemm_sm90_candidates},
     {Algorithm::implicit_gemm_sm80, implicit_gemm_sm80_candidates},
+    {Algorithm::column, column_candidates},
+    {Algorithm::large_stride, large_stride_candidates},
     {Algorithm::direct, direct_candidates},
     {Algorithm::aten, aten_candidates},
 };
@@ -68,6 +72,10 @@ const char* name(Algorithm a) {
       return "implicit_gemm_sm90";
     case Algorithm::implicit_gemm_sm80:
       return "implicit_gemm_sm80";
+    case Algorithm::column:
+      return "column";
+    case Algorithm::large_stride:
+      return "large_stride";
     case Algorithm::aten:
       return "aten";
   }
@@ -113,6 +121,10 @@ std::vector<std::string> configuration_names() {
   }
   for (const implicit_gemm_sm80::Config& c : implicit_gemm_sm80::configs) {
     names.push_back(std::string(name(Algorithm::implicit_gemm_sm80)) + "/" + c.name);
+  }
+  for (const column::Config& c : column::configs) names.push_back(std::string(name(Algorithm::column)) + "/" + c.name);
+  for (const large_stride::Config& c : large_stride::configs) {
+    names.push_back(std::string(name(Algorithm::large_stride)) + "/" + c.name);
   }
   for (const direct::Config& c : direct::configs) names.push_back(std::string(name(Algorithm::direct)) + "/" + c.name);
   names.push_back(std::string(name(Algorithm::aten)) + "/convolution");

@@ -36,6 +36,8 @@ using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate
 Candidates depthwise_candidates;
 Candidates implicit_gemm_sm90_candidates;
 Candidates implicit_gemm_sm80_candidates;
+Candidates column_candidates;
+Candidates large_stride_candidates;
 Candidates direct_candidates;
 Candidates aten_candidates;
 

@@ -1,0 +1,448 @@
+// The column form. See config.h for the idea.
+//
+// A warp's accumulators are 32 pixels by 8 * Tiles columns. A lane (g = lane / 4, t = lane % 4) holds 4 neighbouring
+// pixels, the g-th group of the block, of channels 4 t ... 4 t + 3 of every 16: straight from memory in either layout.
+// The rows g and g + 8 of the tensor core's M are two of those pixels, its K runs over the channels in an order of our
+// own, and the accumulators of a column are 4 neighbouring pixels again.
+#pragma once
+
+#include "../device.h"
+#include "params.h"
+
+namespace convt::column {
+
+template <class Scalar>
+constexpr int words_of_4 = static_cast<int>(sizeof(Scalar));
+
+// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel].
+template <class Scalar>
+struct Raw {
+  uint32_t word[4][words_of_4<Scalar>];
+};
+
+template <class Scalar>
+CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
+  if constexpr (sizeof(Scalar) == 4) {
+    return __float_as_uint(__ldg(p));
+  } else {
+    return __ldg(&p->bits);
+  }
+}
+
+template <class Scalar>
+CONVT_DEVICE void load_vector(const Scalar* p, uint32_t (&word)[words_of_4<Scalar>]) {
+  if constexpr (sizeof(Scalar) == 4) {
+    const uint4 v = __ldg(reinterpret_cast<const uint4*>(p));
+    word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+  } else {
+    const uint2 v = __ldg(reinterpret_cast<const uint2*>(p));
+    word[0] = v.x, word[1] = v.y;
+  }
+}
+
+// The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
+template <class Scalar>
+struct Pixels {
+  const Scalar* first;
+  int32_t count;
+};
+
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar>& raw) {
+  const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
+  const int32_t channels = p.channels - channel;  // from here on
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < words_of_4<Scalar>; ++j) raw.word[i][j] = 0;
+  }
+  const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
+  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+  const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
+  if (p.vectors) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i, from += step) {
+      if (i < rows && inner > 0) load_vector(from, raw.word[i]);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i, from += step) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (i < rows && j < inner) {
+          const uint32_t bits = bits_at(from + j);
+          if constexpr (sizeof(Scalar) == 4) {
+            raw.word[i][j] = bits;
+          } else {
+            raw.word[i][j / 2] |= bits << 16 * (j % 2);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Operand A of a chunk: [pair of pixels][step][register]. Strict float32 has the rest of the rounding beside it.
+template <class Scalar, bool Strict>
+struct Fragments {
+  static constexpr int steps = sizeof(Scalar) == 4 ? 2 : 1;
+  uint32_t high[2][steps][4], low[Strict ? 2 : 1][Strict ? steps : 1][4];
+};
+
+// v as the sum of two TF32 numbers; what is left is below float32's precision. Infinity and NaN stay in `high`.
+CONVT_DEVICE void split_tf32(float v, uint32_t& high, uint32_t& low) {
+  high = device::to_tf32(v);
+  const float rest = v - __uint_as_float(high);
+  low = rest - rest == 0.0f ? device::to_tf32(rest) : 0;
+}
+
+template <class Scalar, bool Strict, bool ChannelsLast>
+CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) {
+#pragma unroll
+  for (int pair = 0; pair < 2; ++pair) {
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const int pixel = 2 * pair + r % 2;
+      if constexpr (sizeof(Scalar) == 4) {
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+          const int channel = 2 * step + r / 2;
+          const float v = __uint_as_float(ChannelsLast ? raw.word[pixel][channel] : raw.word[channel][pixel]);
+          if constexpr (Strict) {
+            split_tf32(v, a.high[pair][step][r], a.low[pair][step][r]);
+          } else {
+            a.high[pair][step][r] = device::to_tf32(v);
+          }
+        }
+      } else {
+        const int channels = r / 2;  // a pair of them
+        if constexpr (ChannelsLast) {
+          a.high[pair][0][r] = raw.word[pixel][channels];
+        } else {
+          a.high[pair][0][r] =
+              __byte_perm(raw.word[2 * channels][pair], raw.word[2 * channels + 1][pair], r % 2 == 0 ? 0x5410 : 0x7632);
+        }
+      }
+    }
+  }
+}
+
+// What the tile covers along an axis: outputs [out, out + outs) and inputs [in, in + ins).
+struct Extent {
+  int32_t out, outs, in, ins;
+};
+
+CONVT_DEVICE Extent extent_of(const Axis<int32_t>& a, const Placement& at, int32_t index, int32_t align) {
+  const int32_t from = at.first_u + index * at.outs, to = smaller(from + at.outs, a.out + a.padding);
+  const int32_t low = larger(0, at.first_in + index * at.q) & -align;
+  const int32_t high = smaller(at.end_in, at.first_in + at.halo + (index + 1) * at.q);
+  const int32_t out = larger(0, from - a.padding);
+  return {out, to - a.padding - out, low, larger(0, high - low)};
+}
+
+struct Tile {
+  int64_t image, group;
+  Extent rows, columns;
+  int32_t row_groups;  // of pixels
+  float inverse;       // of row_groups
+};
+static_assert(sizeof(Tile) <= work_offset);
+
+// Of a warp, in one pass.
+struct Work {
+  int32_t pixel_block, column_block, split, pass;
+};
+static_assert(work_offset + 16 * sizeof(Work) <= table_offset);
+
+CONVT_DEVICE Tile tile_of(const Params& p, uint32_t block) {
+  Tile tile;
+  const uint32_t rows = p.tiles_w.divide(block);
+  tile.columns = extent_of(p.w_axis, p.place_w, static_cast<int32_t>(block), p.align);
+  uint32_t row = rows;
+  uint32_t group = p.tiles_h.divide(row);
+  tile.rows = extent_of(p.h, p.place_h, static_cast<int32_t>(row), 1);
+  tile.image = p.group_count.divide(group);
+  tile.group = group;
+  tile.row_groups = (tile.columns.ins + group_pixels - 1) / group_pixels;
+  tile.inverse = 1.0f / static_cast<float>(tile.row_groups);
+  return tile;
+}
+
+// Weights of the chunks from `first_chunk` on: [4 channels][column][4 channels], rounded to TF32. Channels and columns
+// that do not exist are zero.
+template <class Scalar, bool Strict, int Unroll>
+CONVT_DEVICE void stage_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride;
+  const int32_t quads = 4 * smaller(p.stage_chunks, p.chunks - first_chunk);
+  const int32_t pitch = weight_pitch(p.padded_columns, sizeof(Scalar));
+  // A thread has one column, so that its place in the tensor is found once.
+  uint32_t first_column = threadIdx.x;
+  const auto first_quad = static_cast<int32_t>(p.stage_width.divide(first_column));
+  const auto width = static_cast<int32_t>(p.stage_width.divisor), step = p.stage_quads;
+  if (first_quad >= step) return;
+  for (auto n = static_cast<int32_t>(first_column); n < p.padded_columns; n += width) {
+    auto tap = static_cast<uint32_t>(n);
+    const uint32_t co = p.taps.divide(tap);
+    uint32_t column = tap;
+    const uint32_t row = p.kernel_w.divide(column);
+    const Scalar* from = w + (co * p.w_out_stride + row * p.w_row_stride + column * p.w_column_stride);
+#pragma unroll Unroll
+    for (int32_t quad = first_quad; quad < quads; quad += step) {
+      const int32_t channel = first_chunk * chunk_channels + 4 * quad;
+      uint32_t v[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        v[i] = n < p.columns && channel + i < p.channels ? bits_at(from + (channel + i) * p.w_in_stride) : 0;
+      }
+      const int32_t at = quad * pitch + n;
+      if constexpr (sizeof(Scalar) == 4) {
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if constexpr (Strict) {
+            split_tf32(__uint_as_float(v[i]), high[i], low[i]);
+          } else {
+            high[i] = device::to_tf32(__uint_as_float(v[i]));
+          }
+        }
+        reinterpret_cast<uint4*>(shared + p.weight_offset)[at] = make_uint4(high[0], high[1], high[2], high[3]);
+        if constexpr (Strict) {
+          reinterpret_cast<uint4*>(shared + p.low_weight_offset)[at] = make_uint4(low[0], low[1], low[2], low[3]);
+        }
+      } else {
+        reinterpret_cast<uint2*>(shared + p.weight_offset)[at] = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
+      }
+    }
+  }
+}
+
+// Adds the products of one chunk. `weights` is this lane's element of the chunk's first column.
+template <class Scalar, bool Strict, int Tiles>
+CONVT_DEVICE void multiply(const Fragments<Scalar, Strict>& a, const unsigned char* weights, int32_t low_offset,
+                           float (&sums)[Tiles][2][4]) {
+#pragma unroll
+  for (int tile = 0; tile < Tiles; ++tile) {
+    if constexpr (sizeof(Scalar) == 4) {
+      const uint4 v = reinterpret_cast<const uint4*>(weights)[8 * tile];
+      const uint32_t b[2][2] = {{v.x, v.y}, {v.z, v.w}};
+      if constexpr (Strict) {
+        const uint4 u = reinterpret_cast<const uint4*>(weights + low_offset)[8 * tile];
+        const uint32_t c[2][2] = {{u.x, u.y}, {u.z, u.w}};
+#pragma unroll
+        for (int pair = 0; pair < 2; ++pair) {
+          // The tensor core truncates its sums: long ones are taken in float32.
+          float part[4] = {0, 0, 0, 0};
+#pragma unroll
+          for (int step = 0; step < 2; ++step) {
+            device::mma_m16n8k8_tf32(part, a.low[pair][step], b[step]);
+            device::mma_m16n8k8_tf32(part, a.high[pair][step], c[step]);
+          }
+#pragma unroll
+          for (int step = 0; step < 2; ++step) device::mma_m16n8k8_tf32(part, a.high[pair][step], b[step]);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) sums[tile][pair][i] += part[i];
+        }
+      } else {
+#pragma unroll
+        for (int step = 0; step < 2; ++step) {
+#pragma unroll
+          for (int pair = 0; pair < 2; ++pair) device::mma_m16n8k8_tf32(sums[tile][pair], a.high[pair][step], b[step]);
+        }
+      }
+    } else {
+      const uint2 v = reinterpret_cast<const uint2*>(weights)[8 * tile];
+      const uint32_t b[2] = {v.x, v.y};
+#pragma unroll
+      for (int pair = 0; pair < 2; ++pair) device::mma_m16n8k16<Scalar>(sums[tile][pair], a.high[pair][0], b);
+    }
+  }
+}
+
+// The taps of one row or column of outputs: where their first product lies, and how many there are.
+struct Entry {
+  int32_t offset, count;
+};
+
+// Where the products of each output row and column of the tile are.
+CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
+  const int32_t width = tile.row_groups * group_pixels;
+  for (int32_t i = blockDim.x - 1 - threadIdx.x; i < tile.rows.outs + tile.columns.outs; i += blockDim.x) {
+    if (i < tile.rows.outs) {
+      const Taps<int32_t> v = transposed_taps(p.h, tile.rows.out + i);
+      table[i] = {v.tap * p.w_axis.kernel * p.pitch + (v.position - tile.rows.in) * width, v.count};
+    } else {
+      const Taps<int32_t> v = transposed_taps(p.w_axis, tile.columns.out + i - tile.rows.outs);
+      table[i] = {v.tap * p.pitch + v.position - tile.columns.in, v.count};
+    }
+  }
+}
+
+// What the registers are allotted for. Strict float32 of 48 columns spills on sm_90 unless it has fewer of them.
+constexpr int32_t most_warps(int32_t tiles, [[maybe_unused]] bool strict) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  if (tiles == 6 && strict) return 16;
+#endif
+  return resident_warps(tiles);
+}
+
+template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
+__global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
+  static_assert(!Strict || sizeof(Scalar) == 4);
+  constexpr int depth = depth_of(Strict);
+  unsigned char* shared = device::dynamic_shared_memory();
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t g = lane / 4, t = lane % 4;
+  float* products = reinterpret_cast<float*>(shared + p.column_offset);
+  // What is needed again only at the end is kept in shared memory, not in registers.
+  const Tile& tile = *reinterpret_cast<const Tile*>(shared);
+  Entry* table = reinterpret_cast<Entry*>(shared + table_offset);
+  if (threadIdx.x == 0) *reinterpret_cast<Tile*>(shared) = tile_of(p, blockIdx.x);
+  __syncthreads();
+  const int32_t weight_bytes =
+      weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
+
+  for (int32_t pass = 0; pass < p.passes;) {
+    const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
+    uint32_t block = task >> p.split_shift;
+    const auto pixel_block = static_cast<int32_t>(p.column_blocks.divide(block));
+    const auto column_block = static_cast<int32_t>(block), split = static_cast<int32_t>(task) & (p.splits - 1);
+    Work& work = *(reinterpret_cast<Work*>(shared + work_offset) + threadIdx.x / 32);
+    if (lane == 0) work = {pixel_block, column_block, split, pass};
+    const int32_t index = pixel_block * 8 + g;
+    Pixels<Scalar> at{static_cast<const Scalar*>(p.x) + tile.image * p.x_batch_stride, 0};
+    if (index < tile.rows.ins * tile.row_groups) {
+      const auto row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * tile.inverse);
+      const int32_t column = tile.columns.in + (index - row * tile.row_groups) * group_pixels;
+      at.first += (tile.group * p.channels + 4 * t) * p.x_channel_stride + (tile.rows.in + row) * p.x_row_stride +
+                  column * p.x_column_stride;
+      at.count = smaller(group_pixels, p.w_axis.in - column);
+    }
+    const bool idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;  // as a whole warp
+    Raw<Scalar> raw[depth];
+#pragma unroll
+    for (int i = 0; i < depth; ++i) {
+      const int32_t chunk = split + i * p.splits;
+      if (!idle && chunk < p.chunks) {
+        load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
+      }
+    }
+    if (pass == 0) fill_table(p, tile, table);
+    if (pass == 0 || p.stage_chunks < p.chunks) {
+      if (pass > 0) __syncthreads();
+      stage_weights<Scalar, Strict, 4>(p, tile.group, 0, shared);
+      __syncthreads();
+    }
+    float sums[Tiles][2][4];
+#pragma unroll
+    for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
+    }
+    for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
+      if (first_chunk > 0) {
+        __syncthreads();
+        stage_weights<Scalar, Strict, 1>(p, tile.group, first_chunk, shared);
+        __syncthreads();
+      }
+      if (idle) continue;
+      const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
+      for (int32_t first = first_chunk + split; first < end; first += depth * p.splits) {
+#pragma unroll
+        for (int i = 0; i < depth; ++i) {
+          const int32_t chunk = first + i * p.splits, later = chunk + depth * p.splits;
+          if (chunk >= end) break;
+          Fragments<Scalar, Strict> a;
+          convert<Scalar, Strict, ChannelsLast>(raw[i], a);
+          const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
+                                         (column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
+          multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
+          // In the registers of the fragments: there are none to spare.
+          if (later < p.chunks) {
+            load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+          }
+        }
+      }
+    }
+    // The splits of the channels add up one after another.
+    for (int32_t turn = 0; turn < p.splits; ++turn) {
+      __syncthreads();
+      const Work mine = work;
+      if (turn != mine.split || mine.pixel_block * 8 >= tile.rows.ins * tile.row_groups) continue;
+      float* first = products + mine.pixel_block * block_pixels + 4 * g;
+#pragma unroll
+      for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int32_t column = (mine.column_block * Tiles + i) * 8 + 2 * t + j;
+          if (column < p.columns) {
+            float4* to = reinterpret_cast<float4*>(first + column * p.pitch);
+            float4 v = make_float4(sums[i][0][j], sums[i][0][2 + j], sums[i][1][j], sums[i][1][2 + j]);
+            if (turn > 0) {
+              const float4 u = *to;
+              v.x += u.x, v.y += u.y, v.z += u.z, v.w += u.w;
+            }
+            *to = v;
+          }
+        }
+      }
+    }
+    pass = work.pass + 1;
+    __syncwarp();
+  }
+  __syncthreads();
+
+  const Extent rows = tile.rows, columns = tile.columns;
+  const int32_t width = tile.row_groups * group_pixels;
+  // Each thread has one column of outputs, and takes rows of them.
+  const int32_t taps = p.h.kernel * p.w_axis.kernel;
+  const int32_t per_column = p.channels_of_row ? p.out_channels : 1, co_count = p.channels_of_row ? 1 : p.out_channels;
+  const int32_t elements = columns.outs * per_column;
+  const int32_t line = smaller<int32_t>((elements + 31) / 32 * 32, blockDim.x), lines = blockDim.x / line;
+  const int32_t first_row = threadIdx.x / line;
+  if (first_row >= lines) return;
+  const int32_t row_step = p.h.tap_step * p.w_axis.kernel * p.pitch - p.h.input_step * width;
+  const int32_t column_step = p.w_axis.tap_step * p.pitch - p.w_axis.input_step;
+  for (int32_t element = threadIdx.x - first_row * line; element < elements; element += line) {
+    const int32_t column = element / per_column, first_co = element - column * per_column;
+    const Entry of_column = table[rows.outs + column];
+    for (int32_t block_co = first_co; block_co < first_co + co_count; block_co += 4) {
+      const int32_t count = smaller(4, first_co + co_count - block_co);
+      const int64_t co = tile.group * p.out_channels + block_co;
+      float bias[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        bias[i] = 0;
+        if (p.bias != nullptr && i < count) {
+          load<1>(static_cast<const Scalar*>(p.bias) + (co + i) * p.bias_stride, &bias[i]);
+        }
+      }
+      Scalar* y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + co * p.y_channel_stride +
+                  (columns.out + column) * p.y_column_stride;
+      for (int32_t row = first_row; row < rows.outs; row += lines) {
+        const Entry of_row = table[row];
+        const float* at = products + block_co * taps * p.pitch + of_row.offset + of_column.offset;
+        float sum[4] = {0, 0, 0, 0};
+        for (int32_t j = 0; j < of_row.count; ++j) {
+          const float* from = at;
+          for (int32_t k = 0; k < of_column.count; ++k) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              if (i < count) sum[i] += from[i * taps * p.pitch];
+            }
+            from += column_step;
+          }
+          at += row_step;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (i < count) {
+            sum[i] += bias[i];
+            store<1>(y + (rows.out + row) * p.y_row_stride + i * p.y_channel_stride, &sum[i]);
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace convt::column

@@ -1,0 +1,58 @@
+// The launches of one element type; each is instantiated in a translation unit of its own.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "params.h"
+
+namespace convt::column {
+
+template <class Scalar, bool Strict>
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
+
+}  // namespace convt::column
+
+#if defined(CONVT_COLUMN_INSTANTIATE)
+
+#include "kernel.cuh"
+
+namespace convt::column {
+
+template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
+cudaError_t launch_kernel(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
+  const auto kernel = column_kernel<Scalar, Strict, ChannelsLast, Tiles>;
+  const auto bytes = static_cast<int>(shared_bytes);
+  if (bytes > 48 << 10) {
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+  }
+  kernel<<<static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), bytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+template <class Scalar, bool Strict>
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  const Config& config = configs[plan.configuration];
+  const bool channels_last = is_channels_last(problem);
+  const Tiling tiling = choose_tiling(problem, config.pixel_blocks, channels_last);
+  const int64_t bytes = resources(problem, config, tiling).shared_bytes();
+  const Params params = make_params(plan, problem, operands);
+  const auto with_tiles = [&]<int Tiles>() {
+    return channels_last ? launch_kernel<Scalar, Strict, true, Tiles>(plan, params, bytes, stream)
+                         : launch_kernel<Scalar, Strict, false, Tiles>(plan, params, bytes, stream);
+  };
+  switch (config.tiles) {
+    case 2:
+      return with_tiles.template operator()<2>();
+    case 4:
+      return with_tiles.template operator()<4>();
+    case 6:
+      return with_tiles.template operator()<6>();
+    default:
+      return cudaErrorInvalidConfiguration;
+  }
+}
+
+}  // namespace convt::column
+
+#endif

@@ -1,0 +1,144 @@
+// What a column kernel is given, by value.
+#pragma once
+
+#include <algorithm>
+#include <cstdlib>
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../divisor.h"
+#include "../operands.h"
+#include "config.h"
+
+namespace convt::column {
+
+// Where the tiles of an axis are: tile i has the outputs from first_u + i * outs - padding on, and the inputs from
+// first_in + i * q on, up to `halo` behind the next tile's first or to the end.
+struct Placement {
+  int32_t first_u, outs, q, first_in, halo, end_in;
+};
+
+// Strides in elements.
+struct Params {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
+  int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
+  int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
+  Axis<int32_t> h, w_axis;
+  int32_t channels, out_channels;   // of one group
+  int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
+  Placement place_h, place_w;
+  Divisor tiles_w, tiles_h, group_count, taps, kernel_w;
+  Divisor stage_width;                                      // columns of weights that the threads have at a time, and
+  int32_t stage_quads;                                      // fours of channels
+  Divisor column_blocks;                                    // of the accumulators of a warp
+  int32_t splits, split_shift, passes;                      // channels are split over `splits` warps
+  int32_t chunks, stage_chunks;                             // of 16 input channels
+  int32_t pitch;                                            // of a column in shared memory
+  int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
+  int32_t align;                                            // of a tile's first input column
+  bool vectors;          // whether 4 pixels (channels_last: channels) can be loaded at once
+  bool channels_of_row;  // whether threads run over the output channels of a pixel first
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+
+// Shared memory and the division of work, known without the operands.
+struct Resources {
+  int32_t column_blocks, padded_columns, splits, passes, chunks, stage_chunks, pitch;
+  int64_t low_weight_bytes, weight_bytes, table_bytes, column_bytes;
+
+  int64_t shared_bytes() const { return table_bytes + weight_bytes + column_bytes; }
+};
+
+// Sixteen bytes (16-bit types: 8) for each 4 channels of a column; a quarter (half) warp reads them without conflicts.
+constexpr int32_t weight_pitch(int32_t padded_columns, int64_t element_bytes) {
+  return padded_columns + (element_bytes == 4 ? 2 : 4);
+}
+
+inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
+  Resources r{};
+  const int64_t size = element_size(p.dtype);
+  const auto columns = static_cast<int32_t>(p.out_channels_per_group() * p.kernel_h * p.kernel_w);
+  const auto blocks = static_cast<int32_t>(t.pixel_blocks());
+  r.column_blocks = ceil_div<int32_t>(columns, 8 * c.tiles);
+  r.padded_columns = r.column_blocks * 8 * c.tiles;
+  r.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.in_channels_per_group(), chunk_channels));
+  r.splits = 1;
+  while (2 * r.splits <= 4 && 2 * r.splits <= r.chunks && 2 * r.splits * blocks * r.column_blocks <= c.warps) {
+    r.splits *= 2;
+  }
+  r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
+  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
+  // Whole rounds of all splits and of the inputs on their way.
+  const int32_t round = r.splits * depth_of(strict);
+  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
+  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
+  const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
+  r.low_weight_bytes = strict ? staged : 0;
+  r.weight_bytes = staged * (strict ? 2 : 1);
+  r.table_bytes = ceil_div<int64_t>(table_offset + 8 * (t.h.q * p.stride_h + t.w.q * p.stride_w), 128) * 128;
+  // Multiples of 4, not of 8: accumulators are written without conflicts.
+  r.pitch = blocks * block_pixels + 4;
+  r.column_bytes = int64_t{4} * columns * r.pitch;
+  return r;
+}
+
+inline bool is_channels_last(const Problem& p) {
+  const bool rows = p.in_w == 1 || p.x_strides[3] == 1;
+  const bool channels = p.in_channels_per_group() == 1 || p.x_strides[1] == 1;
+  return channels && (!rows || memory_format(p.x_sizes(), p.x_strides) == MemoryFormat::channels_last);
+}
+
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
+  const Config& c = configs[plan.configuration];
+  const bool channels_last = is_channels_last(p);
+  const Tiling t = choose_tiling(p, c.pixel_blocks, channels_last);
+  const Resources r = resources(p, c, t);
+  Params q{};
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1], q.x_row_stride = p.x_strides[2];
+  q.x_column_stride = p.x_strides[3];
+  q.w_in_stride = p.w_strides[0], q.w_out_stride = p.w_strides[1], q.w_row_stride = p.w_strides[2];
+  q.w_column_stride = p.w_strides[3];
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.y_row_stride = p.y_strides[2];
+  q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.channels = static_cast<int32_t>(p.in_channels_per_group());
+  q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
+  q.columns = static_cast<int32_t>(p.out_channels_per_group() * p.kernel_h * p.kernel_w);
+  q.padded_columns = r.padded_columns;
+  const auto placement = [](const TileAxis& a, int64_t stride, int64_t in, int64_t last_u) {
+    return Placement{static_cast<int32_t>(a.first_u), static_cast<int32_t>(a.q * stride),
+                     static_cast<int32_t>(a.q),       static_cast<int32_t>(a.first_u / stride - a.halo),
+                     static_cast<int32_t>(a.halo),    static_cast<int32_t>(std::min(in, last_u / stride + 1))};
+  };
+  q.place_h = placement(t.h, p.stride_h, p.in_h, p.out_h + p.padding_h - 1);
+  q.place_w = placement(t.w, p.stride_w, p.in_w, p.out_w + p.padding_w - 1);
+  q.tiles_w = Divisor(t.w.count), q.tiles_h = Divisor(t.h.count), q.group_count = Divisor(p.groups);
+  q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
+  q.stage_width = Divisor(std::min(r.padded_columns, 32 * c.warps));
+  q.stage_quads = 32 * c.warps / static_cast<int32_t>(q.stage_width.divisor);
+  q.column_blocks = Divisor(r.column_blocks), q.splits = r.splits;
+  while (1 << q.split_shift < q.splits) ++q.split_shift;
+  q.passes = r.passes, q.chunks = r.chunks, q.stage_chunks = r.stage_chunks, q.pitch = r.pitch;
+  q.weight_offset = static_cast<int32_t>(r.table_bytes);
+  q.low_weight_offset = static_cast<int32_t>(r.table_bytes + r.low_weight_bytes);
+  q.column_offset = static_cast<int32_t>(r.table_bytes + r.weight_bytes);
+  q.align = static_cast<int32_t>(alignment(channels_last));
+  // All rows (pixels) start at a multiple of 4 elements, and are a multiple long.
+  const auto whole = [&](int64_t size, int64_t stride) { return size <= 1 || stride % 4 == 0; };
+  q.vectors = reinterpret_cast<uintptr_t>(o.x) % static_cast<uintptr_t>(4 * element_size(p.dtype)) == 0 &&
+              whole(p.batch, p.x_strides[0]) && whole(p.in_h, p.x_strides[2]) &&
+              (channels_last ? p.in_channels_per_group() % 4 == 0 && whole(p.in_w, p.x_strides[3])
+                             : p.in_w % 4 == 0 && whole(p.in_channels, p.x_strides[1]));
+  q.channels_of_row = p.out_channels_per_group() > 1 && p.y_strides[1] == 1 && p.y_strides[3] != 1;
+  return q;
+}
+
+}  // namespace convt::column

@@ -1,0 +1,86 @@
+// Configurations of the large-stride family: one matrix product for all phases of the stride. Its M are the positions q
+// of the input (an output o of phase r = (o + padding) % stride belongs to q = (o + padding) / stride), its N the
+// output channels and phases, its K the input channels and the taps of a phase. A warp reads the weights of its 16
+// phases from memory once, straight into the tensor core's fragments, keeps them, and goes over all positions of the
+// block's rows, whose inputs are in shared memory. Phases along the width are neighbours in the output: a lane
+// stores 4.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "../../plan/problem.h"
+
+namespace convt::large_stride {
+
+struct Config {
+  const char* name;
+  int32_t steps;  // of 8 words of K (a word is a float32 channel or two 16-bit channels), in registers
+};
+
+inline constexpr Config configs[] = {{"k48", 6}, {"k96", 12}, {"k192", 24}};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+// Strict float32 keeps its weights as two TF32 numbers each: those of 24 steps do not fit the registers.
+constexpr bool compiled(const Config& c, bool strict) { return !strict || c.steps <= 12; }
+// Blocks of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread.
+constexpr int32_t resident_blocks(int32_t steps, bool strict) {
+  return steps > (strict ? 6 : 12) ? (strict ? 2 : 3) : strict ? 3 : 4;
+}
+
+inline constexpr int32_t block = 128;                   // threads
+inline constexpr int32_t warp_phases = 16;              // of a warp
+inline constexpr int32_t step_words = 8;                // of K, of one multiplication
+inline constexpr int32_t loop_positions = 32;           // of a round of a warp
+inline constexpr int64_t most_shared_bytes = 72 << 10;  // as much as lets 3 blocks share a multiprocessor
+inline constexpr int64_t wanted_blocks = 264;           // 2 for each of 132 multiprocessors
+
+// How a problem is cut into blocks.
+struct Tiling {
+  int64_t taps_h = 0, taps_w = 0;        // of a phase, at most
+  int64_t words = 0, depth = 0;          // of K: channels, and all
+  int64_t first_q_h = 0, first_q_w = 0;  // positions
+  int64_t q_h = 0, q_w = 0;
+  int64_t rows = 0, row_blocks = 0;                         // of positions of a block
+  int64_t in_rows = 0, in_columns = 0;                      // of the inputs in shared memory
+  int64_t plane = 0;                                        // words between channels there
+  int64_t padded_stride = 0, phase_blocks = 0, blocks = 0;  // of 16 phases of one channel; blocks of 4 of those
+
+  // Positions, their table and the table of K.
+  int64_t positions() const { return ceil_div<int64_t>(rows * q_w, loop_positions) * loop_positions; }
+  int64_t input_bytes() const { return 4 * (words + 1) * plane; }
+  int64_t shared_bytes() const {
+    return 16 * positions() + 4 * ceil_div<int64_t>(depth, step_words) * step_words + input_bytes();
+  }
+};
+
+inline Tiling choose_tiling(const Problem& p) {
+  Tiling t;
+  t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
+  t.words = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 2 : 1);
+  t.depth = t.words * t.taps_h * t.taps_w;
+  t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
+  t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
+  t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
+  t.padded_stride = ceil_div<int64_t>(p.stride_w, 4) * 4;
+  t.phase_blocks = ceil_div<int64_t>(p.stride_h * t.padded_stride, warp_phases);
+  t.blocks = ceil_div<int64_t>(t.phase_blocks * p.out_channels_per_group(), block / 32);
+  t.in_columns = t.q_w + t.taps_w - 1;
+  const auto with_rows = [&](int64_t rows) {
+    t.rows = rows;
+    t.row_blocks = ceil_div<int64_t>(t.q_h, rows);
+    t.in_rows = rows + t.taps_h - 1;
+    // 8 modulo 32: a warp reads 8 positions of 4 channels without conflicts.
+    t.plane = ceil_div<int64_t>(t.in_rows * t.in_columns - 8, 32) * 32 + 8;
+  };
+  with_rows(t.q_h);
+  while (t.rows > 1 &&
+         (t.shared_bytes() > most_shared_bytes ||
+          (t.blocks * p.groups * p.batch * t.row_blocks < wanted_blocks && t.rows * t.q_w > 2 * loop_positions))) {
+    with_rows(ceil_div<int64_t>(t.q_h, t.row_blocks + 1) < t.rows ? ceil_div<int64_t>(t.q_h, t.row_blocks + 1)
+                                                                  : t.rows - 1);
+  }
+  return t;
+}
+
+}  // namespace convt::large_stride

@@ -1,0 +1,79 @@
+// What a large-stride kernel is given, by value.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../divisor.h"
+#include "../operands.h"
+#include "config.h"
+
+namespace convt::large_stride {
+
+// Strides in elements.
+struct Params {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
+  int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
+  int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
+  Axis<int32_t> h, w_axis;
+  int32_t channels, out_channels;  // of one group
+  int32_t words, depth;            // of K: channels, and all
+  int32_t taps_w;                  // of a phase
+  int32_t taps_h;
+  int32_t first_q_h, first_q_w, q_h;
+  int32_t rows, positions;  // of a block: of positions, and rounded up
+  int32_t pixels, plane;    // of the inputs in shared memory
+  int32_t padded_stride, phase_tasks;
+  Divisor blocks, row_blocks, groups, phase_blocks, phase_row, q_w, in_columns, word_count;
+  bool load_pairs;   // whether weights of 2 phases can be loaded at once
+  bool store_quads;  // whether outputs of 4 phases can be stored at once
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+
+inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) {
+  Params q{};
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1], q.x_row_stride = p.x_strides[2];
+  q.x_column_stride = p.x_strides[3];
+  q.w_in_stride = p.w_strides[0], q.w_out_stride = p.w_strides[1], q.w_row_stride = p.w_strides[2];
+  q.w_column_stride = p.w_strides[3];
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.y_row_stride = p.y_strides[2];
+  q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.channels = static_cast<int32_t>(p.in_channels_per_group());
+  q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
+  q.words = static_cast<int32_t>(t.words), q.depth = static_cast<int32_t>(t.depth);
+  q.taps_w = static_cast<int32_t>(t.taps_w), q.taps_h = static_cast<int32_t>(t.taps_h);
+  q.first_q_h = static_cast<int32_t>(t.first_q_h), q.first_q_w = static_cast<int32_t>(t.first_q_w);
+  q.q_h = static_cast<int32_t>(t.q_h);
+  q.rows = static_cast<int32_t>(t.rows), q.positions = static_cast<int32_t>(t.positions());
+  q.plane = static_cast<int32_t>(t.plane);
+  q.padded_stride = static_cast<int32_t>(t.padded_stride);
+  q.phase_tasks = static_cast<int32_t>(t.phase_blocks * p.out_channels_per_group());
+  q.blocks = Divisor(t.blocks), q.row_blocks = Divisor(t.row_blocks), q.groups = Divisor(p.groups);
+  q.phase_blocks = Divisor(t.phase_blocks), q.phase_row = Divisor(t.padded_stride), q.q_w = Divisor(t.q_w);
+  q.in_columns = Divisor(t.in_columns);
+  q.pixels = static_cast<int32_t>(t.in_rows * t.in_columns);
+  q.word_count = Divisor(t.words);
+  const auto aligned = [](const void* pointer, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
+  };
+  const int64_t size = element_size(p.dtype);
+  const auto even = [](int64_t n, int64_t stride, int64_t by) { return n <= 1 || stride % by == 0; };
+  // Two phases of one pair are taps r and r + 1; r is even.
+  q.load_pairs = aligned(o.w, 2 * size) && p.w_strides[3] == 1 && even(p.in_channels, p.w_strides[0], 2) &&
+                 even(p.out_channels_per_group(), p.w_strides[1], 2) && even(p.kernel_h, p.w_strides[2], 2) &&
+                 (t.taps_w == 1 || p.stride_w % 2 == 0) && p.kernel_w % 2 == 0;
+  q.store_quads = aligned(o.result, 4 * size) && p.y_strides[3] == 1 && even(p.batch, p.y_strides[0], 4) &&
+                  even(p.out_channels, p.y_strides[1], 4) && even(p.out_h, p.y_strides[2], 4) && p.stride_w % 4 == 0 &&
+                  p.padding_w % 4 == 0;
+  return q;
+}
+
+}  // namespace convt::large_stride

@@ -1,0 +1,225 @@
+"""The column family: the kernels' own source in the SIMT emulator, the planner's row, and the kernels on a GPU."""
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import Problem, assert_parity, lay_out, poison_allocator, random_tensor, reference
+
+import convt
+from convt import _C
+
+ROOT = Path(__file__).parent.parent
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+TILES = ("p128", "p192", "p256", "p512"), ("p96", "p192", "p192_w6", "p384")
+NAMES = [f"column/n16_{t}" for t in TILES[0]] + [f"column/n{n}_{t}" for n in (32, 48) for t in TILES[1]]
+
+PIX2PIX = Problem(1, 128, 3, (128, 128), (4, 4), (2, 2), (1, 1))
+FSRCNN = Problem(1, 56, 1, (270, 480), (9, 9), (4, 4), (4, 4), (3, 3))
+DCGAN = Problem(64, 64, 3, (32, 32), (4, 4), (2, 2), (1, 1))
+PWC = Problem(1, 597, 2, (56, 128), (4, 4), (2, 2), (1, 1))
+WAVELET = Problem(8, 12, 3, (129, 129), (4, 4), (2, 2), (2, 2), (0, 0), 3)
+DCUNET = Problem(1, 90, 1, (513, 161), (7, 1), (1, 1), (3, 0))
+VOCODER = Problem(4, 32, 1, (1, 1000), (1, 8), (1, 4), (0, 2))
+
+
+def problem(rng, most_columns=256):
+    """A random problem of few output channels."""
+    while True:
+        groups = rng.choice((1, 1, 1, 2, 3))
+        stride, dilation = ((rng.randint(1, 4), rng.randint(1, 4)) for _ in range(2))
+        if rng.random() < 0.6:
+            dilation = (1, 1)
+        p = Problem(
+            batch=rng.randint(1, 3),
+            in_channels=groups * rng.choice((rng.randint(1, 24), rng.randint(1, 150))),
+            out_channels=groups * rng.randint(1, 5),
+            size=(rng.choice((1, rng.randint(1, 40))), rng.choice((rng.randint(1, 90), 4 * rng.randint(1, 24)))),
+            kernel=(rng.randint(1, 5), rng.choice((rng.randint(1, 5), rng.randint(1, 12)))),
+            stride=stride,
+            padding=(rng.randint(0, 6), rng.randint(0, 6)),
+            output_padding=tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)),
+            groups=groups,
+            dilation=dilation,
+        )
+        columns = p.out_channels // groups * p.kernel[0] * p.kernel[1]
+        if min(p.y_shape) > 0 and columns <= most_columns:
+            return p
+
+
+def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
+    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
+    w = torch.empty(p.w_shape, dtype=dtype, device="meta")
+    plan = convt.explain(x, w, device=device, **p.arguments)
+    return {c.configuration: c for c in plan.candidates if c.algorithm == "column"}
+
+
+def test_the_configurations_tested_are_those_compiled():
+    assert [name for name in _C.configuration_names() if name.startswith("column/")] == NAMES
+
+
+def test_random_problems_in_the_emulator(tmp_path):
+    """Every configuration, element type and layout: values against float64, accesses, barriers, NaN and infinity."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    program = tmp_path / "column_simt"
+    sources = ["tests/column_simt.cpp"]
+    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
+    flags = ["-std=c++20", "-O2", "-fsanitize=alignment", "-fno-sanitize-recover=all", "-Icsrc", "-Itests/simt"]
+    built = subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    run = subprocess.run([program, "0", "144"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("p", [PIX2PIX, FSRCNN, DCGAN, PWC, WAVELET, DCUNET, VOCODER])
+def test_real_layers_fit(p, dtype, layout):
+    fitting = [c for c in candidates(p, dtype, FORMATS[layout]).values() if c.fits]
+    assert fitting
+    assert all(c.unproven for c in fitting)
+
+
+def test_one_small_image_fills_the_gpu():
+    x, w = torch.empty(PIX2PIX.x_shape, device="meta"), torch.empty(PIX2PIX.w_shape, device="meta")
+    fitting = [c for c in candidates(PIX2PIX).values() if c.fits]
+    best = min(fitting, key=lambda c: c.estimated_seconds)
+    assert best.configuration == "n48_p192"
+    assert best.estimated_seconds < 13e-6
+    assert convt.explain(x, w, device="h200", **PIX2PIX.arguments).algorithm != "column"  # until it is proven
+
+
+def test_refusals_say_why():
+    refused = {
+        "takes at most 256 taps times output channels of a group": Problem(1, 4, 5, (8, 8), (8, 8), (2, 2)),
+        "has no tile of 96 input pixels for a kernel that reaches this far": Problem(
+            1, 4, 1, (200, 200), (15, 15), (1, 1), (0, 0), (0, 0), 1, (2, 2)
+        ),
+    }
+    for reason, p in refused.items():
+        assert reason in {c.refusal for c in candidates(p).values()}
+    assert {c.refusal for c in candidates(DCGAN, torch.float64).values()} == {"has no float64"}
+    assert {c.refusal for c in candidates(DCGAN, device="v100").values()} == {"needs the tensor cores of sm_80"}
+    wide = Problem(1, 16, 1, (64, 64), (16, 16), (4, 4))
+    assert any("bytes of shared memory" in c.refusal for c in candidates(wide).values())
+
+
+# GPU
+
+
+def forced(configuration, x, w, b, p):
+    """The result, or None where the configuration does not fit."""
+    _C.force_configuration(configuration)
+    try:
+        return convt.conv_transpose2d(x, w, b, **p.arguments)
+    except RuntimeError as error:
+        assert configuration in str(error), error
+        return None
+    finally:
+        _C.force_configuration("")
+
+
+def operands(p, dtype, rng, memory):
+    x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
+    x = lay_out(x, rng.choice(("contiguous", "contiguous", "offset"))) if memory == "nchw" else x
+    if memory == "nhwc":
+        x = x.contiguous(memory_format=torch.channels_last)
+        w = w.contiguous(memory_format=rng.choice(tuple(FORMATS.values())))
+    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("precision", ("tf32", "float32", "float16", "bfloat16"))
+@pytest.mark.parametrize("configuration", NAMES)
+def test_random_problems(configuration, precision, layout):
+    rng = random.Random(f"{configuration} {precision} {layout}")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
+    ran = 0
+    for _ in range(10):
+        p = problem(rng)
+        x, w, b = operands(p, dtype, rng, layout)
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(configuration, x, w, b, p)
+        if result is None:
+            continue
+        ran += 1
+        ref = reference(p, "forward", x=x, w=w, bias=b)
+        if precision == "tf32":
+            check_tf32(result, p, x, w, b, ref)
+        else:
+            assert_parity(result, F.conv_transpose2d(x, w, b, **p.arguments), ref)
+        for _ in range(2):
+            poison_allocator(p.y_shape, dtype=dtype)
+            assert torch.equal(forced(configuration, x, w, b, p), result)
+    assert ran > 0
+
+
+def rounded_to_tf32(t):
+    """To nearest, ties away from zero."""
+    return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def check_tf32(result, p, x, w, b, exact):
+    """`result` is the sum of products of rounded operands, up to the truncated sums of the tensor core."""
+    value, magnitude = reference(p, "forward", x=rounded_to_tf32(x), w=rounded_to_tf32(w), bias=b)
+    error = result.double().cpu() - value
+    # A tensor core adds up with a few bits more than float32, and truncates.
+    assert (error.abs() <= 2**-19 * magnitude).all(), (p, (error.abs() / magnitude).max())
+    off = (result.double().cpu() - exact.value).norm() / exact.magnitude.norm()
+    assert off <= 2**-10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("p", [PIX2PIX, FSRCNN, DCGAN, PWC, WAVELET, DCUNET, VOCODER])
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
+@pytest.mark.parametrize("layout", FORMATS)
+def test_real_layers(p, dtype, layout):
+    torch.backends.cudnn.allow_tf32 = False
+    p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
+    x, w, b = operands(p, dtype, random.Random(0), layout)
+    ref = reference(p, "forward", x=x, w=w, bias=b)
+    for configuration in NAMES:
+        result = forced(configuration, x, w, b, p)
+        if result is not None:
+            assert_parity(result, F.conv_transpose2d(x, w, b, **p.arguments), ref)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", NAMES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
+    rng = random.Random(configuration)
+    for _ in range(4):
+        p = problem(rng, 48)
+        ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
+        for spoilt in (0, 1):
+            for value in (float("nan"), float("inf")):
+                pair = [t.clone() for t in ones]
+                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
+                pair[spoilt][at] = value
+                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
+                marks[spoilt][at] = 1
+                marks[1 - spoilt] += 1
+                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
+                result = forced(configuration, *pair, None, p)
+                if result is not None:
+                    assert torch.equal(~result.cpu().isfinite(), reached), (p, spoilt, value, at)
+
+
+@pytest.mark.gpu
+def test_more_images_than_a_grid_is_high():
+    p = Problem(70_000, 3, 1, (3, 4), (3, 3), (2, 2), (1, 1))
+    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    torch.backends.cudnn.allow_tf32 = False
+    result = forced("column/n16_p128", x, w, None, p)
+    last = Problem(1, 3, 1, (3, 4), (3, 3), (2, 2), (1, 1))
+    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))

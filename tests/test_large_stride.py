@@ -1,0 +1,221 @@
+"""The large-stride family: the kernels' source in the SIMT emulator, the planner's row, the kernels on a GPU."""
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from reference import Problem, assert_parity, lay_out, poison_allocator, random_tensor, reference
+
+import convt
+from convt import _C
+
+ROOT = Path(__file__).parent.parent
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+STEPS = {"k48": 48, "k96": 96, "k192": 192}  # words of K: float32 channels or pairs of 16-bit channels, times taps
+NAMES = [f"large_stride/{name}" for name in STEPS]
+
+FCN32S = Problem(1, 21, 21, (16, 16), (64, 64), (32, 32))
+FCN16S = Problem(1, 21, 21, (26, 34), (32, 32), (16, 16))
+FCN8S = Problem(1, 21, 21, (70, 70), (16, 16), (8, 8))
+CLIPSEG = Problem(4, 64, 1, (22, 22), (16, 16), (16, 16))
+BDCN = Problem(1, 1, 1, (41, 61), (16, 16), (8, 8))
+FLAT = Problem(4, 32, 8, (1, 200), (1, 16), (1, 8), (0, 4))
+
+
+def problem(rng, most_words=48, channels_of_word=1):
+    """A random problem of a large stride, K at most `most_words`; kernels are often multiples of the stride."""
+    while True:
+        groups = rng.choice((1, 1, 1, 2, 3))
+        flat = rng.random() < 0.25
+        stride = (1 if flat else rng.randint(1, 20), rng.choice((4 * rng.randint(2, 9), rng.randint(8, 36))))
+        kernel = tuple(s * rng.randint(1, 2) if rng.random() < 0.6 else rng.randint(1, 2 * s + 3) for s in stride)
+        p = Problem(
+            batch=rng.randint(1, 3),
+            in_channels=groups * rng.choice((rng.randint(1, 8), rng.randint(1, most_words * channels_of_word))),
+            out_channels=groups * rng.randint(1, 6),
+            size=(1 if flat else rng.randint(1, 12), rng.randint(1, 16)),
+            kernel=(1 if flat else kernel[0], kernel[1]),
+            stride=stride,
+            padding=(rng.choice((0, rng.randint(0, 20))), rng.choice((0, 4 * rng.randint(0, 4), rng.randint(0, 20)))),
+            output_padding=tuple(rng.randrange(s) for s in stride),
+            groups=groups,
+        )
+        taps = -(-p.kernel[0] // stride[0]) * -(-p.kernel[1] // stride[1])
+        if min(p.y_shape) > 0 and -(-p.in_channels // groups // channels_of_word) * taps <= most_words:
+            return p
+
+
+def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
+    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
+    w = torch.empty(p.w_shape, dtype=dtype, device="meta")
+    plan = convt.explain(x, w, device=device, **p.arguments)
+    return {c.configuration: c for c in plan.candidates if c.algorithm == "large_stride"}
+
+
+def test_the_configurations_tested_are_those_compiled():
+    assert [name for name in _C.configuration_names() if name.startswith("large_stride/")] == NAMES
+
+
+def test_random_problems_in_the_emulator(tmp_path):
+    """Every configuration, element type and layout: values against float64, accesses, barriers, NaN and infinity."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    program = tmp_path / "large_stride_simt"
+    sources = ["tests/large_stride_simt.cpp"]
+    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
+    flags = ["-std=c++20", "-O2", "-fsanitize=alignment", "-fno-sanitize-recover=all", "-Icsrc", "-Itests/simt"]
+    built = subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    run = subprocess.run([program, "0", "144"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT])
+def test_real_layers_fit(p, dtype, layout):
+    fitting = [c for c in candidates(p, dtype, FORMATS[layout]).values() if c.fits]
+    assert fitting
+    assert all(c.unproven for c in fitting)
+
+
+def test_few_pixels_fill_the_gpu():
+    fitting = [c for c in candidates(FCN32S).values() if c.fits]
+    best = min(fitting, key=lambda c: c.estimated_seconds)
+    assert best.configuration == "k96"
+    assert best.estimated_seconds < 18e-6
+
+
+def test_refusals_say_why():
+    refused = {
+        "takes strides of 8 or more, not 7": Problem(1, 4, 5, (8, 8), (8, 8), (7, 2)),
+        "takes dilation 1 only": Problem(1, 4, 1, (8, 8), (8, 8), (8, 8), (0, 0), (0, 0), 1, (1, 2)),
+        "takes at most 48 input channels times taps of a phase, not 84": FCN32S,
+        "takes at most 192 input channels times taps of a phase, not 256": Problem(1, 64, 64, (8, 8), (12, 12), (8, 8)),
+    }
+    for reason, p in refused.items():
+        assert reason in {c.refusal for c in candidates(p).values()}
+    assert {c.refusal for c in candidates(FCN32S, torch.float64).values()} == {"has no float64"}
+    assert {c.refusal for c in candidates(FCN32S, device="v100").values()} == {"needs the tensor cores of sm_80"}
+    torch.backends.cudnn.allow_tf32 = False
+    assert candidates(FCN32S)["k192"].refusal == "has no strict float32"
+
+
+# GPU
+
+
+def forced(configuration, x, w, b, p):
+    """The result, or None where the configuration does not fit."""
+    _C.force_configuration(configuration)
+    try:
+        return convt.conv_transpose2d(x, w, b, **p.arguments)
+    except RuntimeError as error:
+        assert configuration in str(error), error
+        return None
+    finally:
+        _C.force_configuration("")
+
+
+def operands(p, dtype, rng, memory):
+    x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
+    x = lay_out(x, rng.choice(("contiguous", "contiguous", "offset"))) if memory == "nchw" else x
+    if memory == "nhwc":
+        x = x.contiguous(memory_format=torch.channels_last)
+        w = w.contiguous(memory_format=rng.choice(tuple(FORMATS.values())))
+    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("precision", ("tf32", "float32", "float16", "bfloat16"))
+@pytest.mark.parametrize("configuration", NAMES)
+def test_random_problems(configuration, precision, layout):
+    rng = random.Random(f"{configuration} {precision} {layout}")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
+    ran = 0
+    for _ in range(10):
+        p = problem(rng, STEPS[configuration.split("/")[1]], 1 if dtype == torch.float32 else 2)
+        x, w, b = operands(p, dtype, rng, layout)
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(configuration, x, w, b, p)
+        if result is None:
+            continue
+        ran += 1
+        ref = reference(p, "forward", x=x, w=w, bias=b)
+        if precision == "tf32":
+            check_tf32(result, p, x, w, b, ref)
+        else:
+            assert_parity(result, F.conv_transpose2d(x, w, b, **p.arguments), ref)
+        for _ in range(2):
+            poison_allocator(p.y_shape, dtype=dtype)
+            assert torch.equal(forced(configuration, x, w, b, p), result)
+    assert ran > 0 or (precision == "float32" and configuration.endswith("k192"))
+
+
+def rounded_to_tf32(t):
+    """To nearest, ties away from zero."""
+    return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def check_tf32(result, p, x, w, b, exact):
+    """`result` is the sum of products of rounded operands, up to the truncated sums of the tensor core."""
+    value, magnitude = reference(p, "forward", x=rounded_to_tf32(x), w=rounded_to_tf32(w), bias=b)
+    error = result.double().cpu() - value
+    # A tensor core adds up with a few bits more than float32, and truncates.
+    assert (error.abs() <= 2**-19 * magnitude).all(), (p, (error.abs() / magnitude).max())
+    off = (result.double().cpu() - exact.value).norm() / exact.magnitude.norm()
+    assert off <= 2**-10
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT])
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
+@pytest.mark.parametrize("layout", FORMATS)
+def test_real_layers(p, dtype, layout):
+    torch.backends.cudnn.allow_tf32 = False
+    p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
+    x, w, b = operands(p, dtype, random.Random(0), layout)
+    ref = reference(p, "forward", x=x, w=w, bias=b)
+    for configuration in NAMES:
+        result = forced(configuration, x, w, b, p)
+        if result is not None:
+            assert_parity(result, F.conv_transpose2d(x, w, b, **p.arguments), ref)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", NAMES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
+    rng = random.Random(configuration)
+    for _ in range(4):
+        p = problem(rng, 48, 1)
+        ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
+        for spoilt in (0, 1):
+            for value in (float("nan"), float("inf")):
+                pair = [t.clone() for t in ones]
+                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
+                pair[spoilt][at] = value
+                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
+                marks[spoilt][at] = 1
+                marks[1 - spoilt] += 1
+                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
+                result = forced(configuration, *pair, None, p)
+                if result is not None:
+                    assert torch.equal(~result.cpu().isfinite(), reached), (p, spoilt, value, at)
+
+
+@pytest.mark.gpu
+def test_more_images_than_a_grid_is_high():
+    p = Problem(70_000, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
+    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    torch.backends.cudnn.allow_tf32 = False
+    result = forced("large_stride/k48", x, w, None, p)
+    last = Problem(1, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
+    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
