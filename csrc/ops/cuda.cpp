@@ -13,6 +13,7 @@
 
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
+#include "../kernels/grouped/launch.h"
 #include "checks.h"
 #include "devices.h"
 #include "layout.h"
@@ -119,6 +120,9 @@ void launch(const Plan& plan, const Problem& problem, const Operands& operands) 
       return;
     case Algorithm::depthwise:
       C10_CUDA_CHECK(depthwise::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::grouped:
+      C10_CUDA_CHECK(grouped::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

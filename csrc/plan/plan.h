@@ -14,6 +14,7 @@ enum class Algorithm : int32_t {
   empty,      // nothing to compute, or nothing to reduce over: the result is filled by the operator
   direct,     // csrc/kernels/direct
   depthwise,  // csrc/kernels/depthwise
+  grouped,    // csrc/kernels/grouped
   aten,       // ATen's convolution; gradients only, until their fast kernels exist
 };
 

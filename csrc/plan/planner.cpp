@@ -4,6 +4,7 @@
 
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
+#include "../kernels/grouped/config.h"
 #include "families/family.h"
 #include "plan.h"
 
@@ -17,6 +18,7 @@ struct Family {
 
 constexpr Family families[] = {
     {Algorithm::depthwise, depthwise_candidates},
+    {Algorithm::grouped, grouped_candidates},
     {Algorithm::direct, direct_candidates},
     {Algorithm::aten, aten_candidates},
 };
@@ -60,6 +62,8 @@ const char* name(Algorithm a) {
       return "direct";
     case Algorithm::depthwise:
       return "depthwise";
+    case Algorithm::grouped:
+      return "grouped";
     case Algorithm::aten:
       return "aten";
   }
@@ -92,6 +96,9 @@ std::vector<std::string> configuration_names() {
   std::vector<std::string> names;
   for (const depthwise::Config& c : depthwise::configs) {
     names.push_back(std::string(name(Algorithm::depthwise)) + "/" + c.name);
+  }
+  for (const grouped::Config& c : grouped::configs) {
+    names.push_back(std::string(name(Algorithm::grouped)) + "/" + c.name);
   }
   for (const direct::Config& c : direct::configs) names.push_back(std::string(name(Algorithm::direct)) + "/" + c.name);
   names.push_back(std::string(name(Algorithm::aten)) + "/convolution");

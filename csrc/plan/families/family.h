@@ -35,6 +35,7 @@ using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate
 
 Candidates depthwise_candidates;
 Candidates direct_candidates;
+Candidates grouped_candidates;
 Candidates aten_candidates;
 
 }  // namespace convt

@@ -1,0 +1,228 @@
+// Configurations of the grouped family: few channels a group, or a dense layer of few channels, on tensor cores. Bounded
+// by memory: a block reads each input row once, keeps it in shared memory for all output channels and phases, and writes
+// its output as whole 128-byte lines.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "../../plan/device_info.h"
+#include "../../plan/problem.h"
+
+namespace convt::grouped {
+
+struct Config {
+  const char* name;
+  int32_t tiles;  // of 8 output channels that share a loaded fragment of the input
+};
+
+inline constexpr Config configs[] = {{"mma_n8", 1}, {"mma_n16", 2}};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t compute_warps = 8;  // multiply
+inline constexpr int32_t memory_warps = 4;   // load the next input rows and store the last outputs meanwhile
+inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
+inline constexpr int32_t pixel_tiles = 2;                // of 16 input columns, of one warp at a time
+inline constexpr int32_t pixels = 16 * pixel_tiles;      // columns of one warp at a time
+inline constexpr int32_t line_bytes = 128;
+inline constexpr int32_t most_stride = 32;
+inline constexpr int32_t most_channels = 128;  // of a group, either side
+
+// Shared memory that leaves room for three, two or one block on an SM of 228 KB.
+inline constexpr int64_t shared_budgets[] = {75 << 10, 113 << 10, 226 << 10};
+
+// How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
+// of 32 bits or two of 16 bits.
+struct Tiling {
+  bool x_pixels, y_pixels;  // a row's columns (NCHW) or its channels (NHWC) are neighbours in memory
+  bool flat;                // the block's outputs are contiguous, or are so plane by plane: whole lines are stored
+  int32_t words;            // of a group's input channels
+  int32_t step_words;       // multiplied by one instruction: 4 or 8
+  int32_t steps;            // ceil(words / step_words)
+  int32_t fragment_words;   // of a lane, for 8 output channels and step_words
+  int32_t group_tiles;      // tiles of 8 output channels of a group
+  int32_t block_groups;     // groups of a block
+  int32_t block_tiles;      // tiles of each of them in a block
+  int32_t block_channels;   // of a whole block
+  int32_t channel_blocks;
+  int32_t rows;             // output rows of a step: several if whole rows are short
+  int32_t parts;            // steps of a row: several if rows are long
+  int32_t part_tiles;       // of `pixels` columns, of a step
+  int32_t strips;           // blocks of a row
+  int32_t strip_columns;    // outputs of a strip, a multiple of the stride
+  int32_t strip_extra;      // further outputs that it may compute
+  int32_t chunk_rows;       // output rows of a block
+  int32_t chunks;
+  int32_t ring;             // input rows in shared memory
+  int32_t input_columns;    // of a row in shared memory
+  int32_t pixel_pitch, word_pitch, row_pitch;  // words, of shared memory
+  int32_t channel_pitch;    // of a plane (NCHW), or of a pixel (NHWC), in staged outputs; elements
+  int32_t stage_elements;   // of one of the staging buffers
+  int32_t stages;
+  int64_t weight_bytes, input_bytes, stage_bytes, table_bytes;
+  int64_t shared_bytes;
+};
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
+
+inline bool channels_are_neighbours(int64_t channels, int64_t width, const Strides& s) {
+  return (channels == 1 || s[1] == 1) && !(width == 1 || s[3] == 1);
+}
+
+// Outputs j * stride + r of an axis read inputs j + top - i * input_step by taps tap + i * tap_step, i = 0 ... count - 1.
+struct Phase {
+  int32_t tap, count, top;
+};
+struct Phases {
+  Phase of[most_stride];        // of r
+  int32_t first = 0, last = 0;  // the inputs of all phases, relative to j
+};
+
+inline Phases phases(const Axis<int64_t>& a) {
+  Phases result{};
+  bool any = false;
+  for (int64_t r = 0; r < a.stride; ++r) {
+    const int64_t u = r + a.padding;
+    int64_t tap = 0;
+    while (tap < a.kernel && tap < a.tap_step && (u - tap * a.dilation) % a.stride != 0) ++tap;
+    if (tap >= a.kernel || tap >= a.tap_step) continue;
+    const int64_t count = ceil_div<int64_t>(a.kernel - tap, a.tap_step), top = (u - tap * a.dilation) / a.stride;
+    result.of[r] = {static_cast<int32_t>(tap), static_cast<int32_t>(count), static_cast<int32_t>(top)};
+    const auto lowest = static_cast<int32_t>(top - (count - 1) * a.input_step);
+    result.first = any ? std::min(result.first, lowest) : lowest;
+    result.last = any ? std::max(result.last, static_cast<int32_t>(top)) : static_cast<int32_t>(top);
+    any = true;
+  }
+  return result;
+}
+
+// With everything else chosen, the sizes that follow.
+inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& w) {
+  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes;
+  const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
+  const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
+                                              : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
+  t.block_channels = static_cast<int32_t>(channels);
+  t.channel_blocks = static_cast<int32_t>(
+      t.block_groups > 1 ? ceil_div<int64_t>(p.groups, t.block_groups)
+                         : p.groups * ceil_div<int64_t>(t.group_tiles, t.block_tiles));
+  t.flat = t.y_pixels || channels == p.out_channels;
+  t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, t.strip_columns));
+  // A strip takes the values along that complete its last line.
+  t.strip_extra = static_cast<int32_t>(!t.flat ? 0 : t.y_pixels ? line - 1 : ceil_div<int64_t>(line - 1, channels));
+  const int64_t columns = t.strips == 1 ? p.out_w : t.strip_columns + t.strip_extra;
+  const int64_t tiles_w = ceil_div<int64_t>(ceil_div<int64_t>(std::min(columns, p.out_w), p.stride_w), pixels);
+  t.part_tiles = static_cast<int32_t>(std::min<int64_t>(t.part_tiles, tiles_w));
+  t.parts = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.part_tiles));
+  if (t.parts > 1 || t.strips > 1) t.rows = 1;
+  // The rows of two steps: one is read while the other one is loaded.
+  t.ring = static_cast<int32_t>(
+      std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
+  // Vectors of 4 words start at a multiple of 4.
+  t.input_columns = static_cast<int32_t>(round_up(tiles_w * pixels + w.last - w.first + 3, 4));
+  const int64_t words = int64_t{t.block_groups} * t.steps * t.step_words;
+  if (t.x_pixels) {
+    t.pixel_pitch = 1;
+    t.word_pitch = static_cast<int32_t>(round_up(t.input_columns - 8, 32) + 8);
+    t.row_pitch = static_cast<int32_t>(words * t.word_pitch);
+  } else {
+    t.word_pitch = 1;
+    t.pixel_pitch = static_cast<int32_t>(round_up(words - 4, 8) + 4);
+    t.row_pitch = static_cast<int32_t>(round_up(int64_t{t.input_columns} * t.pixel_pitch, 4));
+  }
+  const int64_t outputs =
+      t.rows > 1 ? t.rows * p.out_w : std::min<int64_t>(int64_t{t.part_tiles} * pixels * p.stride_w, columns);
+  const int64_t vector = 16 / bytes;
+  if (t.y_pixels) {
+    // Neighbouring channels start 4 banks apart.
+    t.channel_pitch = static_cast<int32_t>(
+        (round_up((outputs + line - 1) * bytes / 4 - 4, 16) + (outputs + line - 1 > line ? 4 : 20)) * 4 / bytes);
+    t.stage_elements = static_cast<int32_t>(channels * t.channel_pitch);
+  } else if (t.flat) {
+    t.channel_pitch = static_cast<int32_t>(channels);
+    t.stage_elements = static_cast<int32_t>(round_up(outputs * channels + line - 1, line));
+  } else {
+    t.channel_pitch = static_cast<int32_t>(round_up(channels, vector) + vector);
+    t.stage_elements = static_cast<int32_t>(outputs * t.channel_pitch);
+  }
+  t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
+  t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
+  t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
+  t.table_bytes = round_up(8 * (channels + 2), line_bytes);
+  t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
+}
+
+// The tiling of a problem that the family takes. If shared_bytes is more than the device has, there is none.
+inline Tiling tiling(const Config& c, const Problem& p) {
+  const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group(), cout = p.out_channels_per_group();
+  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  Tiling t{};
+  t.x_pixels = !channels_are_neighbours(p.in_channels, p.in_w, p.x_strides);
+  t.y_pixels = !channels_are_neighbours(p.out_channels, p.out_w, p.y_strides);
+  t.words = static_cast<int32_t>(bytes == 2 ? (cin + 1) / 2 : cin);
+  t.step_words = bytes == 2 && t.words <= 4 ? 4 : 8;
+  t.steps = static_cast<int32_t>(ceil_div<int64_t>(t.words, t.step_words));
+  t.fragment_words = t.step_words / 4 * (strict(p) ? 2 : 1);
+  t.group_tiles = static_cast<int32_t>(ceil_div<int64_t>(cout, 8));
+
+  // Planes share nothing but the input; pixels of several groups fill a line together.
+  const int64_t line = line_bytes / bytes;
+  int64_t groups = 1, tiles = std::min<int64_t>(t.group_tiles, 4);
+  if (!t.y_pixels) {
+    tiles = t.group_tiles;
+    while (groups < p.groups && groups * cout < line) groups *= 2;
+    groups = std::min(groups, p.groups);
+  }
+  // A step is some thousand outputs of all the block's channels.
+  const int64_t most_columns = 1024;
+  for (int64_t budget : shared_budgets) {
+    for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
+      const int64_t channels = std::min(g * b * 8, g * cout);
+      const int64_t step = std::max<int64_t>(256, most_columns * 8 / channels);
+      // From one strip that is the whole row down to the narrowest.
+      for (int64_t strip = round_up(p.out_w, p.stride_w);;) {
+        for (int stages = 3; stages >= 2; --stages) {
+          t.block_groups = static_cast<int32_t>(g), t.block_tiles = static_cast<int32_t>(round_up(g > 1 ? t.group_tiles : b, c.tiles));
+          t.strip_columns = static_cast<int32_t>(strip), t.stages = stages;
+          t.part_tiles = static_cast<int32_t>(std::max<int64_t>(1, step / (pixels * p.stride_w)));
+          t.rows = static_cast<int32_t>(std::clamp<int64_t>(step / p.out_w, 1, p.out_h));
+          measure(t, p, h, w);
+          if (t.shared_bytes <= budget) goto found;
+        }
+        if (strip <= pixels * p.stride_w) break;
+        strip = round_up(ceil_div<int64_t>(strip, 2), p.stride_w);
+      }
+    }
+  }
+found:
+  // Enough blocks to fill any GPU several times over, each with enough rows to be worth its weights and its first rows.
+  const int64_t others = p.batch * t.channel_blocks * t.strips;
+  const int64_t wanted = ceil_div<int64_t>(4096, others);
+  const int64_t overlap = (h.last - h.first + 1) * p.stride_h;
+  int64_t rows = std::max({ceil_div<int64_t>(p.out_h, wanted), 4 * overlap, int64_t{4} * t.rows});
+  rows = round_up(std::min<int64_t>(rows, p.out_h), t.rows);
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, rows));
+  t.chunk_rows = static_cast<int32_t>(rows);
+  return t;
+}
+
+inline int64_t blocks(const Tiling& t, const Problem& p) {
+  return checked_mul(checked_mul(p.batch, t.channel_blocks), int64_t{t.strips} * t.chunks);
+}
+
+// Rough: ranks the candidates. Reads the input as often as there are blocks of channels, from L2 after the first time.
+inline double seconds(const Config& c, const Tiling& t, const Problem& p, const DeviceInfo& device) {
+  const double bytes = static_cast<double>(p.compulsory_bytes());
+  // Multiplications of padded fragments; the loads from shared memory take several times as long as they do.
+  const double channels = static_cast<double>(round_up(t.group_tiles, c.tiles) * 8) * t.steps * t.step_words *
+                          (element_size(p.dtype) == 2 ? 2 : 1) /
+                          static_cast<double>(p.in_channels_per_group() * p.out_channels_per_group());
+  const double rate = device.fp16_flops / (element_size(p.dtype) == 2 ? 1 : 2) * (c.tiles == 1 ? 0.15 : 0.22) /
+                      (strict(p) ? 2.5 : 1);
+  return 3e-6 + std::max(bytes / (0.75 * device.bandwidth), 2 * static_cast<double>(p.useful_macs()) * channels / rate);
+}
+
+}  // namespace convt::grouped
