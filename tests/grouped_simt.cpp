@@ -57,6 +57,14 @@ Problem problem(DataType dtype, Precision precision) {
   return p;
 }
 
+// How often a way to cut a problem was met.
+int64_t met[8];
+void count(const grouped::Tiling& t) {
+  const bool ways[] = {t.flat && t.y_pixels, t.flat && !t.y_pixels, !t.flat,          t.parts > 1,
+                       t.strips > 1,         t.block_groups > 1,    t.rows > 1 && t.chunk_rows > t.rows, t.stages == 2};
+  for (int i = 0; i < 8; ++i) met[i] += ways[i];
+}
+
 std::string line(const Problem& p) {
   char text[256];
   std::snprintf(text, sizeof(text), "batch %d channels %d -> %d groups %d image %dx%d kernel %dx%d out %dx%d",
@@ -68,9 +76,9 @@ std::string line(const Problem& p) {
 }
 
 template <class Scalar, bool Strict, int StepWords>
-void launch(const Plan& plan, const grouped::Params& params) {
+void launch(const Plan& plan, const Problem& p, const grouped::Params& params) {
   const auto run = [&](auto&& kernel) {
-    simt::launch(dim3(static_cast<unsigned>(plan.grid)), grouped::block,
+    simt::launch(dim3(static_cast<unsigned>(grouped::blocks(params.t, p))), grouped::block,
                  static_cast<size_t>(params.t.shared_bytes), kernel);
   };
   if (plan.configuration == 0) {
@@ -118,16 +126,25 @@ bool run(DataType dtype) {
   if (p.out_channels_per_group() <= 8) row = 0;
   const std::string configuration = std::string("grouped/") + grouped::configs[row].name;
   const Plan plan = make_forced_plan(p, *find_device("h200"), configuration);
-  grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data}, pick(0, 2) != 0);
+  grouped::Limits limits;
+  if (pick(0, 1) == 0) {
+    // As large problems are cut: parts of a row, strips, few rows a block.
+    limits.step_outputs = pick(1, 3000);
+    limits.blocks = pick(1, 64);
+    const grouped::Tiling whole = grouped::tiling(grouped::configs[row], p, limits);
+    limits.budgets[0] = limits.budgets[1] = pick(whole.weight_bytes, whole.shared_bytes);
+  }
+  grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data}, pick(0, 2) != 0, limits);
+  count(params.t);
   simt::seed(static_cast<unsigned>(generator()));
   if constexpr (sizeof(Scalar) == 2) {
     if (params.t.step_words == 4) {
-      launch<Scalar, Strict, 4>(plan, params);
+      launch<Scalar, Strict, 4>(plan, p, params);
     } else {
-      launch<Scalar, Strict, 8>(plan, params);
+      launch<Scalar, Strict, 8>(plan, p, params);
     }
   } else {
-    launch<Scalar, Strict, 8>(plan, params);
+    launch<Scalar, Strict, 8>(plan, p, params);
   }
 
   const Axis<int64_t> h = p.axis_h(), v = p.axis_w();
@@ -197,6 +214,8 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d problems\n", problems);
+  std::printf("%d problems; planes, flat pixels, pixels, parts, strips, groups, rows, two buffers:", problems);
+  for (int64_t n : convt::met) std::printf(" %d", static_cast<int>(n));
+  std::printf("\n");
   return 0;
 }

@@ -29,8 +29,13 @@ inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
 
-// Shared memory that leaves room for three, two or one block on an SM of 228 KB.
-inline constexpr int64_t shared_budgets[] = {75 << 10, 113 << 10, 226 << 10};
+// Tests set them lower to cut small problems as large ones are.
+struct Limits {
+  // Shared memory that leaves room for three, two or one block on an SM of 228 KB.
+  int64_t budgets[3] = {75 << 10, 113 << 10, 226 << 10};
+  int64_t step_outputs = 8192;  // of a step, about
+  int64_t blocks = 4096;
+};
 
 // How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
 // of 32 bits or two of 16 bits.
@@ -67,10 +72,6 @@ struct Tiling {
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
-
-inline bool channels_are_neighbours(int64_t channels, int64_t width, const Strides& s) {
-  return (channels == 1 || s[1] == 1) && !(width == 1 || s[3] == 1);
-}
 
 // Outputs j * stride + r of an axis read inputs j + top - i * input_step by taps tap + i * tap_step, i = 0 ... count - 1.
 struct Phase {
@@ -156,12 +157,12 @@ inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& 
 }
 
 // The tiling of a problem that the family takes. If shared_bytes is more than the device has, there is none.
-inline Tiling tiling(const Config& c, const Problem& p) {
+inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {}) {
   const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group(), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   Tiling t{};
-  t.x_pixels = !channels_are_neighbours(p.in_channels, p.in_w, p.x_strides);
-  t.y_pixels = !channels_are_neighbours(p.out_channels, p.out_w, p.y_strides);
+  t.x_pixels = p.in_w == 1 || p.x_strides[3] == 1;
+  t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
   t.words = static_cast<int32_t>(bytes == 2 ? (cin + 1) / 2 : cin);
   t.step_words = bytes == 2 && t.words <= 4 ? 4 : 8;
   t.steps = static_cast<int32_t>(ceil_div<int64_t>(t.words, t.step_words));
@@ -176,12 +177,10 @@ inline Tiling tiling(const Config& c, const Problem& p) {
     while (groups < p.groups && groups * cout < line) groups *= 2;
     groups = std::min(groups, p.groups);
   }
-  // A step is some thousand outputs of all the block's channels.
-  const int64_t most_columns = 1024;
-  for (int64_t budget : shared_budgets) {
+  for (int64_t budget : limits.budgets) {
     for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
       const int64_t channels = std::min(g * b * 8, g * cout);
-      const int64_t step = std::max<int64_t>(256, most_columns * 8 / channels);
+      const int64_t step = std::max<int64_t>(pixels, limits.step_outputs / channels);
       // From one strip that is the whole row down to the narrowest.
       for (int64_t strip = round_up(p.out_w, p.stride_w);;) {
         for (int stages = 3; stages >= 2; --stages) {
@@ -200,7 +199,7 @@ inline Tiling tiling(const Config& c, const Problem& p) {
 found:
   // Enough blocks to fill any GPU several times over, each with enough rows to be worth its weights and its first rows.
   const int64_t others = p.batch * t.channel_blocks * t.strips;
-  const int64_t wanted = ceil_div<int64_t>(4096, others);
+  const int64_t wanted = ceil_div<int64_t>(limits.blocks, others);
   const int64_t overlap = (h.last - h.first + 1) * p.stride_h;
   int64_t rows = std::max({ceil_div<int64_t>(p.out_h, wanted), 4 * overlap, int64_t{4} * t.rows});
   rows = round_up(std::min<int64_t>(rows, p.out_h), t.rows);
