@@ -268,10 +268,14 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weight
   return bad;
 }
 
-// The sum of one output over the inputs inside the image only: a zero outside of it times a weight that is not finite
-// would be NaN, and so would the parts of an infinity.
+// Where a step's outputs begin in a staging buffer: as far behind a multiple of a line as they do in memory.
+template <class Scalar>
+CONVT_DEVICE int32_t staged_shift(const Params& p, const Step& s, int32_t offset) {
+  return p.t.flat ? (offset + (s.row * p.w_axis.out + s.first) * p.plane_step) & (Element<Scalar>::line - 1) : 0;
+}
+
 template <class Scalar, bool Strict>
-__noinline__ __device__ float exact_sum(const Params& p, const uint32_t* ring, int32_t row, int32_t column,
+CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row, int32_t column,
                                         int32_t input_column, int32_t group, int32_t first_group, int32_t co) {
   constexpr int per_word = Element<Scalar>::per_word;
   const Scalar* w = static_cast<const Scalar*>(p.w);
@@ -301,15 +305,33 @@ __noinline__ __device__ float exact_sum(const Params& p, const uint32_t* ring, i
   return sum;
 }
 
-// Where a step's outputs lie in a staging buffer: element shift + channel * channel_step + position * column_step.
-struct Staging {
-  int32_t channel_step, column_step, row_step;
-};
+// Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it times
+// a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
+template <class Scalar, bool Strict>
+__noinline__ __device__ void repair_step(const Params& p, const Block& b, const Step& s, const uint32_t* ring,
+                                         const int32_t* offsets, const float* bias, Scalar* stage) {
+  const Tiling& t = p.t;
+  const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
+#pragma unroll 1
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * compute_warps) {
+    const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
+    Scalar* at = stage + staged_shift<Scalar>(p, s, offsets[t.y_pixels ? channel : 0]) +
+                 channel * (t.y_pixels ? t.channel_pitch : 1) + position * (t.y_pixels ? 1 : t.channel_pitch);
+    const float staged = element_of<Scalar>(sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at)
+                                                                : *reinterpret_cast<const uint16_t*>(at),
+                                            0);
+    if (staged == staged) continue;
+    const int32_t in_step = position / columns, group = t.block_groups > 1 ? channel / p.cout : 0;
+    const float v = bias[channel] + exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
+                                                             b.input_column, group, b.group,
+                                                             b.tile * 8 + channel - group * p.cout);
+    store<1>(at, &v);
+  }
+}
 
 template <class Scalar, bool Strict, int StepWords, int Tiles>
 CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, const uint32_t* weights,
-                               const uint32_t* ring, const int32_t* offsets, const float* bias, bool spoilt,
-                               Scalar* stage) {
+                               const uint32_t* ring, const int32_t* offsets, const float* bias, Scalar* stage) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -420,20 +442,13 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
         if (in_group >= channels) continue;
         const int32_t channel = group * p.cout + in_group;  // of the block; if it has several groups, whole ones
         const int32_t plane = t.y_pixels ? channel : 0;
-        const int32_t line_mask = t.flat ? Element<Scalar>::line - 1 : 0;
-        const int32_t shift = (offsets[plane] + (s.row * p.w_axis.out + s.first) * p.plane_step) & line_mask;
-        Scalar* to = stage + (shift + channel * channel_step + in_step * row_step);
+        Scalar* to = stage + (staged_shift<Scalar>(p, s, offsets[plane]) + channel * channel_step + in_step * row_step);
         const float added = bias[channel];
 #pragma unroll
         for (int m = 0; m < 2 * pixel_tiles; ++m) {
           const int32_t column = (j + 8 * m + g) * w.stride + residue;  // of the step
           if (column >= s.last - s.first) continue;
-          float v = sums[n][m / 2][m % 2 * 2 + e];
-          if (spoilt && v != v) {
-            v = exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + column, b.input_column, group, b.group,
-                                          b.tile * 8 + in_group);
-          }
-          v += added;
+          const float v = sums[n][m / 2][m % 2 * 2 + e] + added;
           store<1>(to + column * column_step, &v);
         }
       }
@@ -562,7 +577,7 @@ CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
 }
 
 template <class Scalar, bool Strict, int StepWords, int Tiles>
-__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(block, 1) grouped_kernel(const __grid_constant__ Params p) {
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
@@ -621,7 +636,7 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
   }
   __syncthreads();
 
-  Step now = first_step(p, b), before = now;
+  Step now = first_step(p, b);
   // Input rows below this one have been loaded, as far as they are needed.
   int32_t loaded = larger(0, now.row / p.h.stride + p.h.phases.first);
   const auto rows_end = [&](const Step& s) {
@@ -637,21 +652,33 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
   __syncthreads();
 
   const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
-  int32_t stage = 0, last_stage = 0;
-  bool any_spoilt = false;
+  const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
+  if (thread < 32 * compute_warps) {
+    bool any_spoilt = false;
 #pragma unroll 1
-  for (int32_t i = 0; now.row < b.last_row; ++i) {
-    const Step next = step_after(p, b, now);
-    // What was loaded for this step; the other one is for the next step.
-    any_spoilt |= spoilt[i % 2] != 0;
-    if (thread < 32 * compute_warps) {
-      compute_step<Scalar, Strict, StepWords, Tiles>(p, b, now, weights, ring, offsets, bias, any_spoilt,
-                                                     stage_of(stage));
-    } else {
+    for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
+      compute_step<Scalar, Strict, StepWords, Tiles>(p, b, now, weights, ring, offsets, bias, stage_of(stage));
+      // What was loaded for this step; the other one is for the next step.
+      any_spoilt |= spoilt[i % 2] != 0;
+      if (any_spoilt) {
+        device::named_barrier(2, 32 * compute_warps);
+        repair_step<Scalar, Strict>(p, b, now, ring, offsets, bias, stage_of(stage));
+      }
+      device::fence_async_proxy();
+      device::named_barrier(1, block);
+      now = step_after(p, b, now);
+    }
+  } else {
+    Step before = now;
+    int32_t stage = 0, last_stage = 0;
+#pragma unroll 1
+    for (int32_t i = 0; now.row < b.last_row; ++i) {
       if (i > 0) store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-      if (next.row < b.last_row) {
-        loaded = larger(loaded, next.row / p.h.stride + p.h.phases.first);
-        end = rows_end(next);
+      before = now;
+      now = step_after(p, b, now);
+      if (now.row < b.last_row) {
+        loaded = larger(loaded, now.row / p.h.stride + p.h.phases.first);
+        end = rows_end(now);
         if (loaded < end) {
           load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, loaded, end, thread - 32 * compute_warps,
                                     32 * memory_warps);
@@ -666,14 +693,11 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
           device::bulk_wait_read<0>();
         }
       }
+      device::fence_async_proxy();
+      device::named_barrier(1, block);
+      last_stage = stage;
+      stage = stage_after(stage);
     }
-    device::fence_async_proxy();
-    __syncthreads();
-    before = now, now = next;
-    last_stage = stage;
-    stage = stage + 1 == t.stages ? 0 : stage + 1;
-  }
-  if (thread >= 32 * compute_warps) {
     store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
     if (bulk) device::bulk_wait_read<0>();
   }
