@@ -187,7 +187,7 @@ bool run(DataType dtype) {
           if (!right) {
             std::printf("%s: y[%d, %d, %d, %d] is %g, not %g\n%s\n%s\n", configuration.c_str(), static_cast<int>(n),
                         static_cast<int>(c), static_cast<int>(r), static_cast<int>(o), result, sum, line(p).c_str(),
-                        params.t.flat ? "flat" : "not flat");
+                        (std::string(params.t.flat ? "flat" : "not flat") +" parts " + std::to_string(params.t.parts) + " strips " + std::to_string(params.t.strips) + " of " + std::to_string(params.t.strip_columns) + " rows " + std::to_string(params.t.rows) + " chunk " + std::to_string(params.t.chunk_rows) + " stages " + std::to_string(params.t.stages)).c_str());
             return false;
           }
         }

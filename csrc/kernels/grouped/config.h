@@ -139,8 +139,8 @@ inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& 
   const int64_t vector = 16 / bytes;
   if (t.y_pixels) {
     // Neighbouring channels start 4 banks apart.
-    t.channel_pitch = static_cast<int32_t>(
-        (round_up((outputs + line - 1) * bytes / 4 - 4, 16) + (outputs + line - 1 > line ? 4 : 20)) * 4 / bytes);
+    const int64_t plane_words = ceil_div<int64_t>((outputs + line - 1) * bytes, 4);
+    t.channel_pitch = static_cast<int32_t>((round_up(std::max<int64_t>(plane_words - 4, 0), 16) + 4) * 4 / bytes);
     t.stage_elements = static_cast<int32_t>(channels * t.channel_pitch);
   } else if (t.flat) {
     t.channel_pitch = static_cast<int32_t>(channels);

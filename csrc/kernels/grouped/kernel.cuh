@@ -308,7 +308,7 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
 // Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it times
 // a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
 template <class Scalar, bool Strict>
-__noinline__ __device__ void repair_step(const Params& p, const Block& b, const Step& s, const uint32_t* ring,
+__noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
                                          const int32_t* offsets, const float* bias, Scalar* stage) {
   const Tiling& t = p.t;
   const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
@@ -577,7 +577,7 @@ CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
 }
 
 template <class Scalar, bool Strict, int StepWords, int Tiles>
-__global__ void __launch_bounds__(block, 1) grouped_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
