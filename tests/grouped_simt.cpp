@@ -82,9 +82,9 @@ void launch(const Plan& plan, const Problem& p, const grouped::Params& params) {
                  static_cast<size_t>(params.t.shared_bytes), kernel);
   };
   if (plan.configuration == 0) {
-    run([&] { grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles>(params); });
+    run([&] { grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles, grouped::configs[0].pixel_tiles>(params); });
   } else {
-    run([&] { grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles>(params); });
+    run([&] { grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles, grouped::configs[1].pixel_tiles>(params); });
   }
 }
 

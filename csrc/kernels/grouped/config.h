@@ -12,19 +12,18 @@
 
 namespace convt::grouped {
 
+// What a warp computes at a time: tiles of 16 input columns by tiles of 8 output channels, of one phase.
 struct Config {
   const char* name;
-  int32_t tiles;  // of 8 output channels that share a loaded fragment of the input
+  int32_t pixel_tiles, tiles;
 };
 
-inline constexpr Config configs[] = {{"mma_n8", 1}, {"mma_n16", 2}};
+inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_32x16", 2, 2}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t compute_warps = 8;  // multiply
 inline constexpr int32_t memory_warps = 4;   // load the next input rows and store the last outputs meanwhile
 inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
-inline constexpr int32_t pixel_tiles = 2;                // of 16 input columns, of one warp at a time
-inline constexpr int32_t pixels = 16 * pixel_tiles;      // columns of one warp at a time
 inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
@@ -53,7 +52,7 @@ struct Tiling {
   int32_t channel_blocks;
   int32_t rows;             // output rows of a step: several if whole rows are short
   int32_t parts;            // steps of a row: several if rows are long
-  int32_t part_tiles;       // of `pixels` columns, of a step
+  int32_t part_tiles;       // of the columns of a warp, of a step
   int32_t strips;           // blocks of a row
   int32_t strip_columns;    // outputs of a strip, a multiple of the stride
   int32_t strip_extra;      // further outputs that it may compute
@@ -101,8 +100,8 @@ inline Phases phases(const Axis<int64_t>& a) {
 }
 
 // With everything else chosen, the sizes that follow.
-inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& w) {
-  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes;
+inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w) {
+  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes, pixels = 16 * c.pixel_tiles;
   const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
   const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
                                               : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
@@ -127,11 +126,13 @@ inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& 
   const int64_t words = int64_t{t.block_groups} * t.steps * t.step_words;
   if (t.x_pixels) {
     t.pixel_pitch = 1;
-    t.word_pitch = static_cast<int32_t>(round_up(t.input_columns - 8, 32) + 8);
+    // The four lanes that share a column have their words in different banks.
+    t.word_pitch = static_cast<int32_t>(t.step_words == 8 ? round_up(t.input_columns - 4, 16) + 4
+                                                          : round_up(t.input_columns - 8, 32) + 8);
     t.row_pitch = static_cast<int32_t>(words * t.word_pitch);
   } else {
     t.word_pitch = 1;
-    t.pixel_pitch = static_cast<int32_t>(round_up(words - 4, 8) + 4);
+    t.pixel_pitch = static_cast<int32_t>(t.step_words == 8 ? round_up(words - 8, 16) + 8 : round_up(words - 4, 8) + 4);
     t.row_pitch = static_cast<int32_t>(round_up(int64_t{t.input_columns} * t.pixel_pitch, 4));
   }
   const int64_t outputs =
@@ -152,7 +153,7 @@ inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& 
   t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
   t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
-  t.table_bytes = round_up(8 * (channels + 2), line_bytes);
+  t.table_bytes = round_up(8 + 24 * channels, line_bytes);
   t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
 }
 
@@ -160,6 +161,7 @@ inline void measure(Tiling& t, const Problem& p, const Phases& h, const Phases& 
 inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {}) {
   const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group(), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  const int64_t pixels = 16 * c.pixel_tiles;
   Tiling t{};
   t.x_pixels = p.in_w == 1 || p.x_strides[3] == 1;
   t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
@@ -188,7 +190,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {
           t.strip_columns = static_cast<int32_t>(strip), t.stages = stages;
           t.part_tiles = static_cast<int32_t>(std::max<int64_t>(1, step / (pixels * p.stride_w)));
           t.rows = static_cast<int32_t>(std::clamp<int64_t>(step / p.out_w, 1, p.out_h));
-          measure(t, p, h, w);
+          measure(t, c, p, h, w);
           if (t.shared_bytes <= budget) goto found;
         }
         if (strip <= pixels * p.stride_w) break;

@@ -223,7 +223,8 @@ CONVT_DEVICE void load_rows(const Params& p, const Block& b, const Scalar* x, ui
   }
 }
 
-// The block's weights in the order in which lanes take them: [tap][step][tile][lane][words]. True if one is not finite.
+// The block's weights in the order in which lanes take them: [tap][step][tile][lane][words]. Of a step of 8 words a lane
+// takes the neighbours 2 l and 2 l + 1, here as in the input. True if one is not finite.
 template <class Scalar, bool Strict, int StepWords>
 CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weights) {
   constexpr int words = StepWords / 4, per_word = Element<Scalar>::per_word;
@@ -244,7 +245,7 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weight
     if (b.group + group < p.groups && co < p.cout) {
 #pragma unroll
       for (int h = 0; h < words; ++h) {
-        const int32_t ci = (static_cast<int32_t>(step) * StepWords + 4 * h + lane % 4) * per_word;
+        const int32_t ci = (static_cast<int32_t>(step) * StepWords + lane % 4 * words + h) * per_word;
         const Scalar* at = w + ((b.group + group) * p.cin + ci) * p.w_in + co * p.w_out + tap_h * p.w_row +
                            tap_w * p.w_column;
         if (ci < p.cin) word[h] = operand<Scalar, Strict>(bits(at));
@@ -272,6 +273,19 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weight
 template <class Scalar>
 CONVT_DEVICE int32_t staged_shift(const Params& p, const Step& s, int32_t offset) {
   return p.t.flat ? (offset + (s.row * p.w_axis.out + s.first) * p.plane_step) & (Element<Scalar>::line - 1) : 0;
+}
+
+// Where a channel's outputs of a step begin in a staging buffer, and what is added to them.
+struct Place {
+  int32_t at;
+  float bias;
+};
+
+template <class Scalar>
+CONVT_DEVICE Place place_of(const Params& p, const Step& s, const int32_t* offsets, const float* bias, int32_t channel) {
+  const Tiling& t = p.t;
+  return {staged_shift<Scalar>(p, s, offsets[t.y_pixels ? channel : 0]) + channel * (t.y_pixels ? t.channel_pitch : 1),
+          bias[channel]};
 }
 
 template <class Scalar, bool Strict>
@@ -309,29 +323,91 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
 // a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
 template <class Scalar, bool Strict>
 __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
-                                         const int32_t* offsets, const float* bias, Scalar* stage) {
+                                         const Place* places, Scalar* stage) {
   const Tiling& t = p.t;
   const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
 #pragma unroll 1
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * compute_warps) {
     const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
-    Scalar* at = stage + staged_shift<Scalar>(p, s, offsets[t.y_pixels ? channel : 0]) +
-                 channel * (t.y_pixels ? t.channel_pitch : 1) + position * (t.y_pixels ? 1 : t.channel_pitch);
+    Scalar* at = stage + places[channel].at + position * (t.y_pixels ? 1 : t.channel_pitch);
     const float staged = element_of<Scalar>(sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at)
                                                                 : *reinterpret_cast<const uint16_t*>(at),
                                             0);
     if (staged == staged) continue;
     const int32_t in_step = position / columns, group = t.block_groups > 1 ? channel / p.cout : 0;
-    const float v = bias[channel] + exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
+    const float v = places[channel].bias + exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
                                                              b.input_column, group, b.group,
                                                              b.tile * 8 + channel - group * p.cout);
     store<1>(at, &v);
   }
 }
 
-template <class Scalar, bool Strict, int StepWords, int Tiles>
+// One tap and all input channels: 16 input columns in each of PixelTiles, 8 output channels in each of Tiles.
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
+CONVT_DEVICE void add_tap(const Params& p, const uint32_t* x, const uint32_t* w, float (&sums)[Tiles][PixelTiles][4]) {
+  constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
+  const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch, step_pitch = p.step_pitch;
+#pragma unroll 1
+  for (int32_t step = p.t.steps; step > 0; --step) {
+    uint32_t a[PixelTiles][4] = {};
+#pragma unroll
+    for (int m = 0; m < 2 * PixelTiles; ++m) {
+      if constexpr (XPixels) {
+        a[m / 2][m % 2] = x[8 * m];
+        if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = x[8 * m + pitch];
+      } else if constexpr (StepWords == 8) {
+        const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
+        a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
+      } else {
+        a[m / 2][m % 2] = x[8 * m * pitch];
+      }
+    }
+    uint32_t b[Tiles][fragment];
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      if constexpr (fragment == 4) {
+        const uint4 v = *reinterpret_cast<const uint4*>(w + n * 32 * fragment);
+        b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
+      } else if constexpr (fragment == 2) {
+        const uint2 v = *reinterpret_cast<const uint2*>(w + n * 32 * fragment);
+        b[n][0] = v.x, b[n][1] = v.y;
+      } else {
+        b[n][0] = w[n * 32];
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < PixelTiles; ++m) {
+      if constexpr (Strict) {
+        // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added in
+        // float32.
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          high[q] = device::to_tf32(__uint_as_float(a[m][q]));
+          low[q] = low_part(a[m][q], high[q]);
+        }
+#pragma unroll
+        for (int n = 0; n < Tiles; ++n) {
+          float d[4] = {};
+          multiply<Scalar, Strict, StepWords>(d, low, b[n]);
+          multiply<Scalar, Strict, StepWords>(d, high, b[n] + 2);
+          multiply<Scalar, Strict, StepWords>(d, high, b[n]);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[n][m][e] += d[e];
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < Tiles; ++n) multiply<Scalar, Strict, StepWords>(sums[n][m], a[m], b[n]);
+      }
+    }
+    x += XPixels ? StepWords * pitch : StepWords;
+    w += step_pitch;
+  }
+}
+
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
 CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, const uint32_t* weights,
-                               const uint32_t* ring, const int32_t* offsets, const float* bias, Scalar* stage) {
+                               const uint32_t* ring, const Place* places, Scalar* stage) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -339,117 +415,76 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
   const AxisParams& h = p.h;
   const AxisParams& w = p.w_axis;
 
-  const int32_t j0 = s.first / w.stride;  // exact
-  const int32_t positions = (s.last - s.first + w.stride - 1) / w.stride;
-  const int32_t pixel_groups = (positions + pixels - 1) / pixels;
-  const int32_t passes = t.block_groups * static_cast<int32_t>(p.passes.divisor);
-  const int32_t channel_step = t.y_pixels ? t.channel_pitch : 1, column_step = t.y_pixels ? 1 : t.channel_pitch;
-  const int32_t row_step = (s.last - s.first) * column_step;
-  const int32_t tap_pitch = t.steps * t.block_groups * t.block_tiles * 32 * fragment;
-  const int32_t step_pitch = t.block_groups * t.block_tiles * 32 * fragment;
-  const int32_t lane_place = l * t.word_pitch + g * t.pixel_pitch;
-  const int32_t half_place = 8 * t.pixel_pitch, words_place = 4 * t.word_pitch;
+  const int32_t columns = s.last - s.first;
+  const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
+  const int32_t channels = t.block_groups > 1 ? p.cout : b.channels;
+  // The first column of the step is the first one of the phases too.
+  const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch +
+                                   (s.first / w.stride - b.input_column + g) * t.pixel_pitch);
+  const uint32_t* lane_w = weights + lane * fragment;
 
-  const int32_t units = pixel_groups * passes * s.rows * w.stride;
 #pragma unroll 1
-  for (int32_t unit = warp; unit < units; unit += compute_warps) {
+  for (int32_t unit = warp; unit < p.units; unit += compute_warps) {
     // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
-    int32_t rest = unit / pixel_groups;
-    const int32_t j = (unit - rest * pixel_groups) * pixels;
-    int32_t pass = rest % passes;
-    rest /= passes;
-    const int32_t in_step = rest % s.rows, residue = rest / s.rows;
-    const int32_t group = pass / static_cast<int32_t>(p.passes.divisor);
-    const int32_t tile = (pass - group * static_cast<int32_t>(p.passes.divisor)) * Tiles;
-    if (b.group + group >= p.groups) continue;
+    uint32_t pixel_group = static_cast<uint32_t>(unit);
+    uint32_t pass = p.unit_columns.divide(pixel_group);
+    uint32_t in_step = p.unit_passes.divide(pass);
+    const auto residue = static_cast<int32_t>(p.unit_rows.divide(in_step));
+    const auto group = static_cast<int32_t>(p.passes.divide(pass));
+    const int32_t tile = static_cast<int32_t>(pass) * Tiles;
+    const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
+    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || b.group + group >= p.groups ||
+        tile * 8 >= channels) {
+      continue;
+    }
 
-    uint32_t residue_h = static_cast<uint32_t>(s.row + in_step);
+    uint32_t residue_h = static_cast<uint32_t>(s.row) + in_step;
     const auto jh = static_cast<int32_t>(p.stride_h.divide(residue_h));
     const Phase ph = h.phases.of[residue_h], pw = w.phases.of[residue];
 
-    float sums[Tiles][pixel_tiles][4] = {};
-    const uint32_t* x = ring + (group * t.steps * StepWords * t.word_pitch + lane_place +
-                                (j0 + j + pw.top - b.input_column) * t.pixel_pitch);
+    float sums[Tiles][PixelTiles][4] = {};
+    const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + (j + pw.top) * t.pixel_pitch);
+    const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
+    if (pw.count > 0) {
 #pragma unroll 1
-    for (int32_t i = 0; i < ph.count; ++i) {
-      const int32_t ih = jh + ph.top - i * h.input_step;
-      if (ih < 0 || ih >= h.in) continue;
-      uint32_t slot = static_cast<uint32_t>(ih);
-      p.ring.divide(slot);
-      const uint32_t* x_tap = x + static_cast<int32_t>(slot) * t.row_pitch;
-      const uint32_t* w_tap = weights + (((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * tap_pitch +
-                                         ((group * t.block_tiles + tile) * 32 + lane) * fragment);
+      for (int32_t i = 0; i < ph.count; ++i) {
+        const int32_t ih = jh + ph.top - i * h.input_step;
+        if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
+        uint32_t slot = static_cast<uint32_t>(ih);
+        p.ring.divide(slot);
+        const uint32_t* x_tap = x + static_cast<int32_t>(slot) * t.row_pitch;
+        const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
 #pragma unroll 1
-      for (int32_t k = 0; k < pw.count; ++k) {
-        const uint32_t *x_step = x_tap, *w_step = w_tap;
-#pragma unroll 1
-        for (int32_t step = 0; step < t.steps; ++step) {
-          uint32_t a[pixel_tiles][4] = {};
-#pragma unroll
-          for (int m = 0; m < pixel_tiles; ++m) {
-#pragma unroll
-            for (int q = 0; q < StepWords / 2; ++q)
-              a[m][q] = x_step[(2 * m + q % 2) * half_place + q / 2 * words_place];
+        for (int32_t k = pw.count; k > 0; --k) {
+          if (t.x_pixels) {
+            add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, sums);
+          } else {
+            add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, sums);
           }
-#pragma unroll
-          for (int n = 0; n < Tiles; ++n) {
-            uint32_t f[fragment];
-            if constexpr (fragment == 4) {
-              const uint4 v = *reinterpret_cast<const uint4*>(w_step + n * 32 * fragment);
-              f[0] = v.x, f[1] = v.y, f[2] = v.z, f[3] = v.w;
-            } else if constexpr (fragment == 2) {
-              const uint2 v = *reinterpret_cast<const uint2*>(w_step + n * 32 * fragment);
-              f[0] = v.x, f[1] = v.y;
-            } else {
-              f[0] = w_step[n * 32];
-            }
-#pragma unroll
-            for (int m = 0; m < pixel_tiles; ++m) {
-              if constexpr (Strict) {
-                // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is
-                // added in float32.
-                uint32_t high[4], low[4];
-#pragma unroll
-                for (int q = 0; q < 4; ++q) {
-                  high[q] = device::to_tf32(__uint_as_float(a[m][q]));
-                  low[q] = low_part(a[m][q], high[q]);
-                }
-                float d[4] = {};
-                multiply<Scalar, Strict, StepWords>(d, low, f);
-                multiply<Scalar, Strict, StepWords>(d, high, f + 2);
-                multiply<Scalar, Strict, StepWords>(d, high, f);
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sums[n][m][e] += d[e];
-              } else {
-                multiply<Scalar, Strict, StepWords>(sums[n][m], a[m], f);
-              }
-            }
-          }
-          x_step += StepWords * t.word_pitch;
-          w_step += step_pitch;
+          x_tap -= p.x_tap_pitch;
+          w_tap += p.w_tap_pitch;
         }
-        x_tap -= w.input_step * t.pixel_pitch;
-        w_tap += w.tap_step * tap_pitch;
       }
     }
 
-    const int32_t channels = t.block_groups > 1 ? p.cout : b.channels;
+    const int32_t row_place = static_cast<int32_t>(in_step) * columns;
+    int32_t place[2 * PixelTiles];
+#pragma unroll
+    for (int m = 0; m < 2 * PixelTiles; ++m) {
+      const int32_t column = (j + 8 * m + g) * w.stride + residue;  // of the step
+      place[m] = column < columns ? (row_place + column) * column_step : -1;
+    }
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int32_t in_group = (tile + n) * 8 + 2 * l + e;
         if (in_group >= channels) continue;
-        const int32_t channel = group * p.cout + in_group;  // of the block; if it has several groups, whole ones
-        const int32_t plane = t.y_pixels ? channel : 0;
-        Scalar* to = stage + (staged_shift<Scalar>(p, s, offsets[plane]) + channel * channel_step + in_step * row_step);
-        const float added = bias[channel];
+        const Place to = places[group * p.cout + in_group];  // of several groups, a block has all channels
 #pragma unroll
-        for (int m = 0; m < 2 * pixel_tiles; ++m) {
-          const int32_t column = (j + 8 * m + g) * w.stride + residue;  // of the step
-          if (column >= s.last - s.first) continue;
-          const float v = sums[n][m / 2][m % 2 * 2 + e] + added;
-          store<1>(to + column * column_step, &v);
+        for (int m = 0; m < 2 * PixelTiles; ++m) {
+          const float v = sums[n][m / 2][m % 2 * 2 + e] + to.bias;
+          if (place[m] >= 0) store<1>(stage + to.at + place[m], &v);
         }
       }
     }
@@ -562,7 +597,7 @@ CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, con
 
 CONVT_DEVICE Step first_step(const Params& p, const Block& b) {
   return {b.first_row, smaller(p.t.rows, b.last_row - b.first_row), b.first_column,
-          smaller(b.first_column + p.t.part_tiles * pixels * p.w_axis.stride, b.last_column)};
+          smaller(b.first_column + p.part_columns, b.last_column)};
 }
 CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
   Step n = s;
@@ -572,11 +607,11 @@ CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
     n.row = s.row + s.rows;
     n.rows = smaller(p.t.rows, b.last_row - n.row);
   }
-  n.last = smaller(n.first + p.t.part_tiles * pixels * p.w_axis.stride, b.last_column);
+  n.last = smaller(n.first + p.part_columns, b.last_column);
   return n;
 }
 
-template <class Scalar, bool Strict, int StepWords, int Tiles>
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
 __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
@@ -586,6 +621,7 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
   int32_t* spoilt = reinterpret_cast<int32_t*>(stages + t.stages * t.stage_bytes);
   int32_t* offsets = spoilt + 2;
   float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
+  Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
   const int thread = static_cast<int>(threadIdx.x);
 
   Block b;
@@ -642,6 +678,7 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
   const auto rows_end = [&](const Step& s) {
     return smaller(p.h.in, (s.row + s.rows - 1) / p.h.stride + p.h.phases.last + 1);
   };
+  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, now, offsets, bias, i);
   bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
   int32_t end = rows_end(now);
   if (loaded < end) {
@@ -657,12 +694,13 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     bool any_spoilt = false;
 #pragma unroll 1
     for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
-      compute_step<Scalar, Strict, StepWords, Tiles>(p, b, now, weights, ring, offsets, bias, stage_of(stage));
+      const Place* now_places = places + i % 2 * t.block_channels;
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, now_places, stage_of(stage));
       // What was loaded for this step; the other one is for the next step.
       any_spoilt |= spoilt[i % 2] != 0;
       if (any_spoilt) {
         device::named_barrier(2, 32 * compute_warps);
-        repair_step<Scalar, Strict>(p, b, now, ring, offsets, bias, stage_of(stage));
+        repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
       }
       device::fence_async_proxy();
       device::named_barrier(1, block);
@@ -677,6 +715,9 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
       before = now;
       now = step_after(p, b, now);
       if (now.row < b.last_row) {
+        for (int32_t c = thread - 32 * compute_warps; c < b.channels; c += 32 * memory_warps) {
+          places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, now, offsets, bias, c);
+        }
         loaded = larger(loaded, now.row / p.h.stride + p.h.phases.first);
         end = rows_end(now);
         if (loaded < end) {

@@ -37,6 +37,11 @@ struct Params {
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
   Divisor tiles, steps;                                   // of a weight's index
   Divisor passes, stride_h, ring;
+  Divisor unit_columns, unit_passes, unit_rows;  // of a unit's index
+  int32_t units;                                 // of a whole step: the work of one warp at a time
+  int32_t part_columns;                          // outputs of a row, of a step
+  int32_t step_pitch, tap_pitch;                 // words between fragments of weights
+  int32_t w_tap_pitch, x_tap_pitch;              // from a tap of a phase to the next one
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
   Divisor store_vectors;                           // of the vectors of an output pixel
 };
@@ -102,6 +107,12 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
   q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
+  const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
+  q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
+  q.units = t.part_tiles * passes * t.rows * q.w_axis.stride;
+  q.part_columns = t.part_tiles * 16 * c.pixel_tiles * q.w_axis.stride;
+  q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
+  q.w_tap_pitch = q.w_axis.tap_step * q.tap_pitch, q.x_tap_pitch = q.w_axis.input_step * t.pixel_pitch;
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
   q.load_vectors = Divisor(vectors);
   q.load_inner = Divisor(t.x_pixels ? ceil_div<int64_t>(t.input_columns, q.load_width) : t.block_groups * vectors);
