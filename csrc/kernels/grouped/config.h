@@ -22,7 +22,7 @@ inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_32x16", 2, 2}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t compute_warps = 8;  // multiply
-inline constexpr int32_t memory_warps = 4;   // load the next input rows and store the last outputs meanwhile
+inline constexpr int32_t memory_warps = 2;   // load the next input rows and store the last outputs meanwhile
 inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
 inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
@@ -153,7 +153,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
   t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
-  t.table_bytes = round_up(8 + 24 * channels, line_bytes);
+  t.table_bytes = round_up(64 + 24 * channels, line_bytes);
   t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
 }
 

@@ -26,7 +26,7 @@ struct Step {
 };
 
 // What a block knows about itself.
-struct Block {
+struct alignas(8) Block {
   int32_t first_row, last_row;      // outputs [first_row, last_row) of ...
   int32_t first_column, last_column;  // ... and columns, with those that it only takes along
   int32_t owned_column, strip_end;  // nominal bounds of the strip
@@ -129,7 +129,7 @@ CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, 
 template <class Scalar, bool Strict, int V>
 CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
                                int32_t from, int32_t to, int thread, int threads) {
-  constexpr int batch = 4;  // loads in flight
+  constexpr int batch = 6;  // loads in flight
   const Tiling& t = p.t;
   constexpr int per_word = Element<Scalar>::per_word;
   const uint32_t items = static_cast<uint32_t>(to - from) * p.load_middle.divisor * p.load_inner.divisor;
@@ -276,7 +276,7 @@ CONVT_DEVICE int32_t staged_shift(const Params& p, const Step& s, int32_t offset
 }
 
 // Where a channel's outputs of a step begin in a staging buffer, and what is added to them.
-struct Place {
+struct alignas(8) Place {
   int32_t at;
   float bias;
 };
@@ -417,7 +417,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 
   const int32_t columns = s.last - s.first;
   const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
-  const int32_t channels = t.block_groups > 1 ? p.cout : b.channels;
+  const int32_t channels = t.block_groups > 1 ? p.cout : b.channels, groups = p.groups - b.group;
   // The first column of the step is the first one of the phases too.
   const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch +
                                    (s.first / w.stride - b.input_column + g) * t.pixel_pitch);
@@ -433,7 +433,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
     const auto group = static_cast<int32_t>(p.passes.divide(pass));
     const int32_t tile = static_cast<int32_t>(pass) * Tiles;
     const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
-    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || b.group + group >= p.groups ||
+    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || group >= groups ||
         tile * 8 >= channels) {
       continue;
     }
@@ -611,27 +611,15 @@ CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
   return n;
 }
 
-template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
-__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
+CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   const Tiling& t = p.t;
-  unsigned char* shared = device::dynamic_shared_memory();
-  uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
-  uint32_t* ring = reinterpret_cast<uint32_t*>(shared + t.weight_bytes);
-  unsigned char* stages = shared + t.weight_bytes + t.input_bytes;
-  int32_t* spoilt = reinterpret_cast<int32_t*>(stages + t.stages * t.stage_bytes);
-  int32_t* offsets = spoilt + 2;
-  float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
-  Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
-  const int thread = static_cast<int>(threadIdx.x);
-
   Block b;
-  uint32_t index = blockIdx.x;
   uint32_t rest = p.chunks.divide(index);
   const auto chunk = static_cast<int32_t>(index);
   uint32_t strip = rest;
   rest = p.strips.divide(strip);
   uint32_t channel_block = rest;
-  const int64_t n = p.channel_blocks.divide(channel_block);
+  p.channel_blocks.divide(channel_block);
   b.first_row = chunk * t.chunk_rows;
   b.last_row = smaller(b.first_row + t.chunk_rows, p.h.out);
   b.owned_column = b.first_column = static_cast<int32_t>(strip) * t.strip_columns;
@@ -649,7 +637,28 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     b.channels = smaller(8 * t.block_tiles, p.cout - b.tile * 8);
   }
   b.input_column = (b.first_column / p.w_axis.stride + p.w_axis.phases.first) & -4;
+  return b;
+}
 
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
+__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
+  const Tiling& t = p.t;
+  unsigned char* shared = device::dynamic_shared_memory();
+  uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
+  uint32_t* ring = reinterpret_cast<uint32_t*>(shared + t.weight_bytes);
+  unsigned char* stages = shared + t.weight_bytes + t.input_bytes;
+  static_assert(sizeof(Block) + 8 <= 64 && sizeof(Block) % 8 == 0, "see Tiling::table_bytes");
+  Block* shared_block = reinterpret_cast<Block*>(stages + t.stages * t.stage_bytes);
+  int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
+  int32_t* offsets = spoilt + 2;
+  float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
+  Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
+  const int thread = static_cast<int>(threadIdx.x);
+
+  if (thread == 0) *shared_block = make_block(p, blockIdx.x);
+  const auto n = static_cast<int64_t>(blockIdx.x / static_cast<uint32_t>(t.chunks * t.strips * t.channel_blocks));
+  __syncthreads();
+  const Block& b = *shared_block;
   const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch;
   Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch + b.channel * p.y_channel;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
