@@ -125,16 +125,17 @@ bool run(DataType dtype) {
   int32_t row = static_cast<int32_t>(pick(0, 1));
   if (p.out_channels_per_group() <= 8) row = 0;
   const std::string configuration = std::string("grouped/") + grouped::configs[row].name;
-  const Plan plan = make_forced_plan(p, *find_device("h200"), configuration);
-  grouped::Limits limits;
+  Plan plan = make_forced_plan(p, *find_device("h200"), configuration);
   if (pick(0, 1) == 0) {
     // As large problems are cut: parts of a row, strips, few rows a block.
-    limits.step_outputs = pick(1, 3000);
-    limits.blocks = pick(1, 64);
+    grouped::Limits limits;
+    limits.step_outputs = pick(1, 3000), limits.chunk_rows = pick(1, 20);
     const grouped::Tiling whole = grouped::tiling(grouped::configs[row], p, limits);
-    limits.budgets[0] = limits.budgets[1] = pick(whole.weight_bytes, whole.shared_bytes);
+    limits.shared_bytes = pick(whole.weight_bytes, whole.shared_bytes);
+    const grouped::Tiling cut = grouped::tiling(grouped::configs[row], p, limits);
+    if (cut.shared_bytes <= whole.shared_bytes) plan.cut = grouped::cut_of(cut);
   }
-  grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data}, pick(0, 2) != 0, limits);
+  grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data}, pick(0, 2) != 0);
   count(params.t);
   simt::seed(static_cast<unsigned>(generator()));
   if constexpr (sizeof(Scalar) == 2) {

@@ -1,6 +1,7 @@
 // How a problem is computed: the output of the planner. Printable and comparable.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct Plan {
   int64_t grid = 0;           // blocks
   int32_t block = 0;          // threads
   int64_t workspace_bytes = 0;
+  std::array<int32_t, 8> cut{};  // how the family divides the problem among blocks, if it has a choice
 
   bool operator==(const Plan&) const = default;
 };

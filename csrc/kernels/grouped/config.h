@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdint>
 
-#include "../../plan/device_info.h"
 #include "../../plan/problem.h"
 
 namespace convt::grouped {
@@ -28,12 +28,11 @@ inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
 
-// Tests set them lower to cut small problems as large ones are.
+// Tests set them to cut small problems as large ones are.
 struct Limits {
-  // Shared memory that leaves room for three, two or one block on an SM of 228 KB.
-  int64_t budgets[3] = {75 << 10, 113 << 10, 226 << 10};
-  int64_t step_outputs = 8192;  // of a step, about
-  int64_t blocks = 4096;
+  int64_t shared_bytes = 226 << 10;
+  int64_t step_outputs = 0;  // of a step, about; 0: as is fastest
+  int64_t chunk_rows = 0;    // 0: as is fastest
 };
 
 // How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
@@ -66,6 +65,7 @@ struct Tiling {
   int32_t stages;
   int64_t weight_bytes, input_bytes, stage_bytes, table_bytes;
   int64_t shared_bytes;
+  double seconds;  // by the model
 };
 
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
@@ -157,73 +157,142 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
 }
 
-// The tiling of a problem that the family takes. If shared_bytes is more than the device has, there is none.
-inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {}) {
-  const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group(), cout = p.out_channels_per_group();
-  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
-  const int64_t pixels = 16 * c.pixel_tiles;
+// What a plan says of a tiling; the rest follows from the problem.
+using Cut = std::array<int32_t, 8>;
+inline Cut cut_of(const Tiling& t) {
+  return {t.block_groups, t.block_tiles, t.strip_columns, t.rows, t.part_tiles, t.stages, t.chunk_rows};
+}
+
+inline Tiling start(const Problem& p) {
   Tiling t{};
+  const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group();
   t.x_pixels = p.in_w == 1 || p.x_strides[3] == 1;
   t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
   t.words = static_cast<int32_t>(bytes == 2 ? (cin + 1) / 2 : cin);
   t.step_words = bytes == 2 && t.words <= 4 ? 4 : 8;
   t.steps = static_cast<int32_t>(ceil_div<int64_t>(t.words, t.step_words));
   t.fragment_words = t.step_words / 4 * (strict(p) ? 2 : 1);
-  t.group_tiles = static_cast<int32_t>(ceil_div<int64_t>(cout, 8));
+  t.group_tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
+  return t;
+}
 
+inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
+  Tiling t = start(p);
+  t.block_groups = cut[0], t.block_tiles = cut[1], t.strip_columns = cut[2], t.rows = cut[3], t.part_tiles = cut[4];
+  t.stages = cut[5], t.chunk_rows = cut[6];
+  measure(t, c, p, phases(p.axis_h()), phases(p.axis_w()));
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, t.chunk_rows));
+  return t;
+}
+
+// A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
+// the machine code, at a part of the peak rate that grows with the warps there are.
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+                      int64_t chunk_rows) {
+  constexpr double multiprocessors = 132, clock = 1.7e9;
+  const double bytes = static_cast<double>(element_size(p.dtype));
+  const auto resident = static_cast<double>(
+      std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
+  const double rate = resident == 1 ? 4 * 0.4 : 4 * 0.6;
+  const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
+  const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
+
+  // A unit of work of a warp, and a step of a block.
+  const int fragments = c.pixel_tiles * c.tiles;
+  const double loads = c.pixel_tiles * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
+  const double tap = 8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * c.pixel_tiles : 0));
+  const double taps = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
+  const double unit = 100 + taps * tap + 16 * fragments * (bytes == 2 ? 1.0 : 0.8);
+  const double passes = t.block_groups * static_cast<double>(t.block_tiles / c.tiles);
+  const double units = static_cast<double>(t.part_tiles * t.rows * p.stride_w) * passes;
+  const double rounds = static_cast<double>(ceil_div<int64_t>(static_cast<int64_t>(units), compute_warps));
+  const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
+  const double step = rounds * compute_warps * unit / rate + 600 / resident + 40.0 * t.block_channels / rate;
+  const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
+  const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns;
+  const double load = input_rows * row_words / 32 * (t.x_pixels && p.in_w % 4 == 0 ? 12 : 40) / rate;
+  const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
+  const double waves = std::ceil(blocks / (multiprocessors * resident));
+  const double compute = waves * resident * (begin + steps * step + load) / clock;
+
+  const double y = static_cast<double>(p.y_elements()) * bytes;
+  double x = static_cast<double>(p.x_elements()) * bytes;
+  // Read again through L2 by other blocks of channels and at the edges of chunks and strips.
+  const double again = blocks * input_rows * row_words * 4 - x;
+  if (again > 0) x += 0.3 * again;
+  const int64_t pixel = t.y_pixels ? 1 : t.flat ? p.out_channels : 0;
+  const bool shared_lines = pixel == 0 ? t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0
+                                       : t.strips > 1 && p.out_w * pixel * static_cast<int64_t>(bytes) % line_bytes != 0;
+  const double rows_bytes = static_cast<double>(p.out_w * std::max<int64_t>(pixel, 1)) * bytes;
+  const double slower = !shared_lines ? 1 : pixel == 0 ? 1.25 : 1 + std::min(1.0, 4096 / rows_bytes);
+  const double memory = (x + y * slower) / 4.2e12 * (t.stages == 2 ? 1.04 : 1);
+  return std::max(memory, compute) + 0.25 * std::min(memory, compute);
+}
+
+// The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit, there
+// is none.
+inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {}) {
+  const int64_t pixels = 16 * c.pixel_tiles, cout = p.out_channels_per_group();
+  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  Tiling t = start(p), best{};
+  double best_seconds = 0;
+  bool found = false;
   // Planes share nothing but the input; pixels of several groups fill a line together.
-  const int64_t line = line_bytes / bytes;
-  int64_t groups = 1, tiles = std::min<int64_t>(t.group_tiles, 4);
+  const int64_t line = line_bytes / element_size(p.dtype);
+  int64_t groups = 1, tiles = std::min<int64_t>(t.group_tiles, 8);
   if (!t.y_pixels) {
     tiles = t.group_tiles;
-    while (groups < p.groups && groups * cout < line) groups *= 2;
+    while (groups < p.groups && groups * cout < 2 * line) groups *= 2;
     groups = std::min(groups, p.groups);
   }
-  for (int64_t budget : limits.budgets) {
-    for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
-      const int64_t channels = std::min(g * b * 8, g * cout);
-      const int64_t step = std::max<int64_t>(pixels, limits.step_outputs / channels);
-      // From one strip that is the whole row down to the narrowest.
-      for (int64_t strip = round_up(p.out_w, p.stride_w);;) {
+  const int64_t most_strips = ceil_div<int64_t>(p.out_w, pixels * p.stride_w);
+  for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
+    const int64_t channels = std::min(g * b * 8, g * cout);
+    t.block_groups = static_cast<int32_t>(g);
+    t.block_tiles = static_cast<int32_t>(round_up(g > 1 ? t.group_tiles : b, c.tiles));
+    for (int64_t strips = 1; strips < 2 * most_strips; strips *= 2) {
+      const int64_t strip = ceil_div<int64_t>(ceil_div<int64_t>(p.out_w, p.stride_w), std::min(strips, most_strips));
+      // Strips narrower than a thousand columns only if a row is too much for one block.
+      if (found && strips > 1 && best.strips < strips && best.block_groups == g && strip * p.stride_w < 1024 &&
+          best.shared_bytes <= 113 << 10) {
+        break;
+      }
+      t.strip_columns = static_cast<int32_t>(strip * p.stride_w);
+      for (int64_t outputs : {16384, 8192, 4096, 2048}) {
+        if (limits.step_outputs > 0) outputs = limits.step_outputs;
+        const int64_t step = std::max<int64_t>(pixels, outputs / channels);
         for (int stages = 3; stages >= 2; --stages) {
-          t.block_groups = static_cast<int32_t>(g), t.block_tiles = static_cast<int32_t>(round_up(g > 1 ? t.group_tiles : b, c.tiles));
-          t.strip_columns = static_cast<int32_t>(strip), t.stages = stages;
+          t.stages = stages;
           t.part_tiles = static_cast<int32_t>(std::max<int64_t>(1, step / (pixels * p.stride_w)));
           t.rows = static_cast<int32_t>(std::clamp<int64_t>(step / p.out_w, 1, p.out_h));
           measure(t, c, p, h, w);
-          if (t.shared_bytes <= budget) goto found;
+          if (t.shared_bytes > limits.shared_bytes) {
+            if (!found) best = t, best.chunk_rows = static_cast<int32_t>(p.out_h), best.chunks = 1;
+            continue;
+          }
+          for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
+            int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
+            if (limits.chunk_rows > 0) rows = std::min(limits.chunk_rows, p.out_h);
+            rows = round_up(rows, t.rows);
+            const double time = seconds(t, c, p, h, w, rows);
+            if (!found || time < best_seconds) {
+              found = true, best = t, best_seconds = time;
+              best.chunk_rows = static_cast<int32_t>(rows);
+              best.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, rows));
+            }
+            if (rows == t.rows || limits.chunk_rows > 0) break;
+          }
         }
-        if (strip <= pixels * p.stride_w) break;
-        strip = round_up(ceil_div<int64_t>(strip, 2), p.stride_w);
+        if (limits.step_outputs > 0) break;
       }
     }
   }
-found:
-  // Enough blocks to fill any GPU several times over, each with enough rows to be worth its weights and its first rows.
-  const int64_t others = p.batch * t.channel_blocks * t.strips;
-  const int64_t wanted = ceil_div<int64_t>(limits.blocks, others);
-  const int64_t overlap = (h.last - h.first + 1) * p.stride_h;
-  int64_t rows = std::max({ceil_div<int64_t>(p.out_h, wanted), 4 * overlap, int64_t{4} * t.rows});
-  rows = round_up(std::min<int64_t>(rows, p.out_h), t.rows);
-  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, rows));
-  t.chunk_rows = static_cast<int32_t>(rows);
-  return t;
+  best.seconds = best_seconds;
+  return best;
 }
 
 inline int64_t blocks(const Tiling& t, const Problem& p) {
   return checked_mul(checked_mul(p.batch, t.channel_blocks), int64_t{t.strips} * t.chunks);
-}
-
-// Rough: ranks the candidates. Reads the input as often as there are blocks of channels, from L2 after the first time.
-inline double seconds(const Config& c, const Tiling& t, const Problem& p, const DeviceInfo& device) {
-  const double bytes = static_cast<double>(p.compulsory_bytes());
-  // Multiplications of padded fragments; the loads from shared memory take several times as long as they do.
-  const double channels = static_cast<double>(round_up(t.group_tiles, c.tiles) * 8) * t.steps * t.step_words *
-                          (element_size(p.dtype) == 2 ? 2 : 1) /
-                          static_cast<double>(p.in_channels_per_group() * p.out_channels_per_group());
-  const double rate = device.fp16_flops / (element_size(p.dtype) == 2 ? 1 : 2) * (c.tiles == 1 ? 0.15 : 0.22) /
-                      (strict(p) ? 2.5 : 1);
-  return 3e-6 + std::max(bytes / (0.75 * device.bandwidth), 2 * static_cast<double>(p.useful_macs()) * channels / rate);
 }
 
 }  // namespace convt::grouped

@@ -70,13 +70,12 @@ inline int32_t common_width(const void* pointer, int64_t element_bytes, std::ini
   return widest;
 }
 
-inline Params make_params(const Plan& plan, const Problem& p, const Operands& o, bool bulk,
-                          const Limits& limits = {}) {
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o, bool bulk) {
   const Config& c = configs[plan.configuration];
   const int64_t bytes = element_size(p.dtype);
   Params q{};
   Tiling& t = q.t;
-  t = tiling(c, p, limits);
+  t = tiling(c, p, plan.cut);
   const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
   q.x_batch = used(p.batch, p.x_strides[0]), q.x_channel = used(p.in_channels, p.x_strides[1]);

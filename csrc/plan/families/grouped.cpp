@@ -55,7 +55,7 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
       out.push_back(refuse(Algorithm::grouped, config.name, reason));
       continue;
     }
-    const grouped::Tiling t = grouped::tiling(config, p);
+    const grouped::Tiling t = grouped::tiling(config, p, grouped::Limits{std::min<int64_t>(device.shared_memory_per_block, 226 << 10)});
     if (t.shared_bytes > device.shared_memory_per_block) {
       out.push_back(refuse(Algorithm::grouped, config.name,
                            "needs " + std::to_string(t.shared_bytes) + " bytes of shared memory, more than the " +
@@ -72,7 +72,9 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
     c.unproven = true;
     c.plan.grid = grid;
     c.plan.block = grouped::block;
-    c.estimated_seconds = grouped::seconds(config, t, p, device);
+    c.plan.cut = grouped::cut_of(t);
+    // The model's time is that of an H200.
+    c.estimated_seconds = launch_seconds + t.seconds * (4.8e12 / device.bandwidth);
     out.push_back(c);
   }
 }
