@@ -52,6 +52,7 @@ struct Tiling {
   int32_t rows;             // output rows of a step: several if whole rows are short
   int32_t parts;            // steps of a row: several if rows are long
   int32_t part_tiles;       // of the columns of a warp, of a step
+  int32_t unit_residues;    // the phases of a row are divided among so many units of work
   int32_t strips;           // blocks of a row
   int32_t strip_columns;    // outputs of a strip, a multiple of the stride
   int32_t strip_extra;      // further outputs that it may compute
@@ -117,7 +118,11 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t tiles_w = ceil_div<int64_t>(ceil_div<int64_t>(std::min(columns, p.out_w), p.stride_w), pixels);
   t.part_tiles = static_cast<int32_t>(std::min<int64_t>(t.part_tiles, tiles_w));
   t.parts = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.part_tiles));
+  t.part_tiles = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.parts));
   if (t.parts > 1 || t.strips > 1) t.rows = 1;
+  // One unit has all phases of its columns if that leaves enough units for the warps.
+  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
+  t.unit_residues = static_cast<int32_t>(units % compute_warps == 0 || units > 3 * compute_warps ? 1 : p.stride_w);
   // The rows of two steps: one is read while the other one is loaded.
   t.ring = static_cast<int32_t>(
       std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
@@ -202,10 +207,10 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double loads = c.pixel_tiles * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
   const double tap = 8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * c.pixel_tiles : 0));
   const double taps = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
-  const double unit = 100 + taps * tap + 16 * fragments * (bytes == 2 ? 1.0 : 0.8);
-  const double passes = t.block_groups * static_cast<double>(t.block_tiles / c.tiles);
-  const double units = static_cast<double>(t.part_tiles * t.rows * p.stride_w) * passes;
-  const double rounds = static_cast<double>(ceil_div<int64_t>(static_cast<int64_t>(units), compute_warps));
+  const double phase = 20 + taps * tap + 4 * fragments * (bytes == 2 ? 4.0 : 3.0);
+  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_residues;
+  const double unit = 70 + phase * static_cast<double>(ceil_div<int64_t>(p.stride_w, t.unit_residues));
+  const double rounds = static_cast<double>(ceil_div<int64_t>(units, compute_warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
   const double step = rounds * compute_warps * unit / rate + 600 / resident + 40.0 * t.block_channels / rate;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;

@@ -429,64 +429,104 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
     uint32_t pixel_group = static_cast<uint32_t>(unit);
     uint32_t pass = p.unit_columns.divide(pixel_group);
     uint32_t in_step = p.unit_passes.divide(pass);
-    const auto residue = static_cast<int32_t>(p.unit_rows.divide(in_step));
+    const auto first_residue = static_cast<int32_t>(p.unit_rows.divide(in_step));
     const auto group = static_cast<int32_t>(p.passes.divide(pass));
     const int32_t tile = static_cast<int32_t>(pass) * Tiles;
     const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
-    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || group >= groups ||
-        tile * 8 >= channels) {
+    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || group >= groups || tile * 8 >= channels) {
       continue;
     }
-
     uint32_t residue_h = static_cast<uint32_t>(s.row) + in_step;
     const auto jh = static_cast<int32_t>(p.stride_h.divide(residue_h));
-    const Phase ph = h.phases.of[residue_h], pw = w.phases.of[residue];
+    const Phase ph = h.phases.of[residue_h];
+    if (ph.count == 0 && t.y_pixels) continue;  // see fill_rows
 
-    float sums[Tiles][PixelTiles][4] = {};
-    const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + (j + pw.top) * t.pixel_pitch);
+    const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + j * t.pixel_pitch);
     const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
-    if (pw.count > 0) {
-#pragma unroll 1
-      for (int32_t i = 0; i < ph.count; ++i) {
-        const int32_t ih = jh + ph.top - i * h.input_step;
-        if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
-        uint32_t slot = static_cast<uint32_t>(ih);
-        p.ring.divide(slot);
-        const uint32_t* x_tap = x + static_cast<int32_t>(slot) * t.row_pitch;
-        const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
-#pragma unroll 1
-        for (int32_t k = pw.count; k > 0; --k) {
-          if (t.x_pixels) {
-            add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, sums);
-          } else {
-            add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, sums);
-          }
-          x_tap -= p.x_tap_pitch;
-          w_tap += p.w_tap_pitch;
-        }
-      }
-    }
-
-    const int32_t row_place = static_cast<int32_t>(in_step) * columns;
-    int32_t place[2 * PixelTiles];
-#pragma unroll
-    for (int m = 0; m < 2 * PixelTiles; ++m) {
-      const int32_t column = (j + 8 * m + g) * w.stride + residue;  // of the step
-      place[m] = column < columns ? (row_place + column) * column_step : -1;
-    }
+    // Where the lane's channels and columns go.
+    Scalar* to[Tiles][2];
+    float bias[Tiles][2];
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int32_t in_group = (tile + n) * 8 + 2 * l + e;
-        if (in_group >= channels) continue;
-        const Place to = places[group * p.cout + in_group];  // of several groups, a block has all channels
-#pragma unroll
-        for (int m = 0; m < 2 * PixelTiles; ++m) {
-          const float v = sums[n][m / 2][m % 2 * 2 + e] + to.bias;
-          if (place[m] >= 0) store<1>(stage + to.at + place[m], &v);
+        const int32_t in_group = smaller((tile + n) * 8 + 2 * l + e, channels - 1);
+        const Place place = places[group * p.cout + in_group];  // of several groups, a block has all channels
+        to[n][e] = stage + (place.at + (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step);
+        bias[n][e] = place.bias;
+      }
+    }
+
+#pragma unroll 1
+    for (int32_t residue = first_residue; residue < w.stride; residue += t.unit_residues) {
+      const Phase pw = w.phases.of[residue];
+      float sums[Tiles][PixelTiles][4] = {};
+      if (pw.count > 0) {
+#pragma unroll 1
+        for (int32_t i = 0; i < ph.count; ++i) {
+          const int32_t ih = jh + ph.top - i * h.input_step;
+          if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
+          uint32_t slot = static_cast<uint32_t>(ih);
+          p.ring.divide(slot);
+          const uint32_t* x_tap = x + (static_cast<int32_t>(slot) * t.row_pitch + pw.top * t.pixel_pitch);
+          const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
+#pragma unroll 1
+          for (int32_t k = pw.count; k > 0; --k) {
+            if (t.x_pixels) {
+              add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, sums);
+            } else {
+              add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, sums);
+            }
+            x_tap -= p.x_tap_pitch;
+            w_tap += p.w_tap_pitch;
+          }
         }
       }
+      const int32_t left = columns - (j + g) * w.stride - residue, next = 8 * w.stride * column_step;
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          if ((tile + n) * 8 + 2 * l + e >= channels) continue;
+          Scalar* at = to[n][e] + residue * column_step;
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+            const float v = sums[n][m / 2][m % 2 * 2 + e] + bias[n][e];
+            if (left > 8 * m * w.stride) store<1>(at, &v);
+            at += next;
+          }
+        }
+      }
+    }
+  }
+}
+
+// The bias in rows that no tap reaches, plane by plane.
+template <class Scalar>
+CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, const Place* places, Scalar* stage) {
+  constexpr int32_t vector = 16 / sizeof(Scalar);
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), columns = s.last - s.first;
+#pragma unroll 1
+  for (int32_t in_step = 0; in_step < s.rows; ++in_step) {
+    uint32_t residue = static_cast<uint32_t>(s.row + in_step);
+    p.stride_h.divide(residue);
+    if (p.h.phases.of[residue].count > 0) continue;
+#pragma unroll 1
+    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += compute_warps) {
+      const Place place = places[channel];
+      Elements<Scalar, vector> value;
+#pragma unroll
+      for (int i = 0; i < vector; ++i) store<1>(&value.v[i], &place.bias);
+      const int32_t first = place.at + in_step * columns, last = first + columns;
+      const int32_t whole_first = smaller((first + vector - 1) & -vector, last);
+      const int32_t whole_last = larger(last & -vector, whole_first);
+      Scalar* plane = stage;
+      if (first + lane < whole_first) plane[first + lane] = value.v[0];
+#pragma unroll 4
+      for (int32_t i = whole_first + lane * vector; i < whole_last; i += 32 * vector) {
+        *reinterpret_cast<Elements<Scalar, vector>*>(plane + i) = value;
+      }
+      if (whole_last + lane < last) plane[whole_last + lane] = value.v[0];
     }
   }
 }
@@ -704,6 +744,7 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
 #pragma unroll 1
     for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
       const Place* now_places = places + i % 2 * t.block_channels;
+      if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
       compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, now_places, stage_of(stage));
       // What was loaded for this step; the other one is for the next step.
       any_spoilt |= spoilt[i % 2] != 0;

@@ -108,7 +108,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
-  q.units = t.part_tiles * passes * t.rows * q.w_axis.stride;
+  q.units = t.part_tiles * passes * t.rows * t.unit_residues;
   q.part_columns = t.part_tiles * 16 * c.pixel_tiles * q.w_axis.stride;
   q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
   q.w_tap_pitch = q.w_axis.tap_step * q.tap_pitch, q.x_tap_pitch = q.w_axis.input_step * t.pixel_pitch;
