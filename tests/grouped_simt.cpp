@@ -126,14 +126,20 @@ bool run(DataType dtype) {
   if (p.out_channels_per_group() <= 8) row = 0;
   const std::string configuration = std::string("grouped/") + grouped::configs[row].name;
   Plan plan = make_forced_plan(p, *find_device("h200"), configuration);
-  if (pick(0, 1) == 0) {
-    // As large problems are cut: parts of a row, strips, few rows a block.
-    grouped::Limits limits;
-    limits.step_outputs = pick(1, 3000), limits.chunk_rows = pick(1, 20);
-    const grouped::Tiling whole = grouped::tiling(grouped::configs[row], p, limits);
-    limits.shared_bytes = pick(whole.weight_bytes, whole.shared_bytes);
-    const grouped::Tiling cut = grouped::tiling(grouped::configs[row], p, limits);
-    if (cut.shared_bytes <= whole.shared_bytes) plan.cut = grouped::cut_of(cut);
+  if (pick(0, 2) != 0) {
+    // As other problems are cut: groups and channels of a block, strips, parts of a row, rows.
+    const grouped::Config& c = grouped::configs[row];
+    const auto least = [](int64_t n, int64_t m) { return static_cast<int32_t>(std::min(n, m)); };
+    const int64_t tiles = (p.out_channels_per_group() + 7) / 8;
+    grouped::Cut cut{};
+    cut[0] = pick(0, 2) == 0 ? least(pick(1, 4), p.groups) : 1;
+    cut[1] = static_cast<int32_t>(grouped::round_up(cut[0] > 1 ? tiles : pick(1, tiles), c.tiles));
+    const int64_t columns = (p.out_w + p.stride_w - 1) / p.stride_w;
+    cut[2] = static_cast<int32_t>((pick(0, 1) == 0 ? columns : pick(std::min<int64_t>(columns, 4), columns)) * p.stride_w);
+    cut[3] = least(pick(1, 4), p.out_h), cut[4] = static_cast<int32_t>(pick(1, 3));
+    cut[5] = static_cast<int32_t>(pick(2, 3));
+    cut[6] = static_cast<int32_t>(grouped::round_up(least(pick(1, 20), p.out_h), cut[3]));
+    if (grouped::tiling(c, p, cut).shared_bytes <= 226 << 10) plan.cut = cut;
   }
   grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data}, pick(0, 2) != 0);
   count(params.t);

@@ -18,7 +18,7 @@ struct Config {
   int32_t pixel_tiles, tiles;
 };
 
-inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_32x16", 2, 2}};
+inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_64x16", 4, 2}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t compute_warps = 8;  // multiply
@@ -27,13 +27,6 @@ inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
 inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
-
-// Tests set them to cut small problems as large ones are.
-struct Limits {
-  int64_t shared_bytes = 226 << 10;
-  int64_t step_outputs = 0;  // of a step, about; 0: as is fastest
-  int64_t chunk_rows = 0;    // 0: as is fastest
-};
 
 // How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
 // of 32 bits or two of 16 bits.
@@ -236,7 +229,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit, there
 // is none.
-inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {}) {
+inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
   const int64_t pixels = 16 * c.pixel_tiles, cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   Tiling t = start(p), best{};
@@ -264,20 +257,18 @@ inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {
       }
       t.strip_columns = static_cast<int32_t>(strip * p.stride_w);
       for (int64_t outputs : {16384, 8192, 4096, 2048}) {
-        if (limits.step_outputs > 0) outputs = limits.step_outputs;
         const int64_t step = std::max<int64_t>(pixels, outputs / channels);
         for (int stages = 3; stages >= 2; --stages) {
           t.stages = stages;
           t.part_tiles = static_cast<int32_t>(std::max<int64_t>(1, step / (pixels * p.stride_w)));
           t.rows = static_cast<int32_t>(std::clamp<int64_t>(step / p.out_w, 1, p.out_h));
           measure(t, c, p, h, w);
-          if (t.shared_bytes > limits.shared_bytes) {
+          if (t.shared_bytes > most_shared_bytes) {
             if (!found) best = t, best.chunk_rows = static_cast<int32_t>(p.out_h), best.chunks = 1;
             continue;
           }
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
             int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
-            if (limits.chunk_rows > 0) rows = std::min(limits.chunk_rows, p.out_h);
             rows = round_up(rows, t.rows);
             const double time = seconds(t, c, p, h, w, rows);
             if (!found || time < best_seconds) {
@@ -285,10 +276,9 @@ inline Tiling tiling(const Config& c, const Problem& p, const Limits& limits = {
               best.chunk_rows = static_cast<int32_t>(rows);
               best.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, rows));
             }
-            if (rows == t.rows || limits.chunk_rows > 0) break;
+            if (rows == t.rows) break;
           }
         }
-        if (limits.step_outputs > 0) break;
       }
     }
   }

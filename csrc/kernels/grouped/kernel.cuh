@@ -443,19 +443,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 
     const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + j * t.pixel_pitch);
     const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
-    // Where the lane's channels and columns go.
-    Scalar* to[Tiles][2];
-    float bias[Tiles][2];
-#pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int32_t in_group = smaller((tile + n) * 8 + 2 * l + e, channels - 1);
-        const Place place = places[group * p.cout + in_group];  // of several groups, a block has all channels
-        to[n][e] = stage + (place.at + (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step);
-        bias[n][e] = place.bias;
-      }
-    }
+    const int32_t lane_place = (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step;
 
 #pragma unroll 1
     for (int32_t residue = first_residue; residue < w.stride; residue += t.unit_residues) {
@@ -487,11 +475,13 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
       for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          if ((tile + n) * 8 + 2 * l + e >= channels) continue;
-          Scalar* at = to[n][e] + residue * column_step;
+          const int32_t in_group = (tile + n) * 8 + 2 * l + e;
+          if (in_group >= channels) continue;
+          const Place place = places[group * p.cout + in_group];  // of several groups, a block has all channels
+          Scalar* at = stage + (place.at + lane_place + residue * column_step);
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
-            const float v = sums[n][m / 2][m % 2 * 2 + e] + bias[n][e];
+            const float v = sums[n][m / 2][m % 2 * 2 + e] + place.bias;
             if (left > 8 * m * w.stride) store<1>(at, &v);
             at += next;
           }

@@ -55,7 +55,7 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
       out.push_back(refuse(Algorithm::grouped, config.name, reason));
       continue;
     }
-    const grouped::Tiling t = grouped::tiling(config, p, grouped::Limits{std::min<int64_t>(device.shared_memory_per_block, 226 << 10)});
+    const grouped::Tiling t = grouped::tiling(config, p, std::min<int64_t>(device.shared_memory_per_block, 227 << 10));
     if (t.shared_bytes > device.shared_memory_per_block) {
       out.push_back(refuse(Algorithm::grouped, config.name,
                            "needs " + std::to_string(t.shared_bytes) + " bytes of shared memory, more than the " +
