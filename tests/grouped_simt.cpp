@@ -60,8 +60,14 @@ Problem problem(DataType dtype, Precision precision) {
 // How often a way to cut a problem was met.
 int64_t met[8];
 void count(const grouped::Tiling& t) {
-  const bool ways[] = {t.flat && t.y_pixels, t.flat && !t.y_pixels, !t.flat,          t.parts > 1,
-                       t.strips > 1,         t.block_groups > 1,    t.rows > 1 && t.chunk_rows > t.rows, t.stages == 2};
+  const bool ways[] = {t.flat && t.y_pixels,
+                       t.flat && !t.y_pixels,
+                       !t.flat,
+                       t.parts > 1,
+                       t.strips > 1,
+                       t.block_groups > 1,
+                       t.rows > 1 && t.chunk_rows > t.rows,
+                       t.stages == 2};
   for (int i = 0; i < 8; ++i) met[i] += ways[i];
 }
 
@@ -82,9 +88,15 @@ void launch(const Plan& plan, const Problem& p, const grouped::Params& params) {
                  static_cast<size_t>(params.t.shared_bytes), kernel);
   };
   if (plan.configuration == 0) {
-    run([&] { grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles, grouped::configs[0].pixel_tiles>(params); });
+    run([&] {
+      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles, grouped::configs[0].pixel_tiles>(
+          params);
+    });
   } else {
-    run([&] { grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles, grouped::configs[1].pixel_tiles>(params); });
+    run([&] {
+      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles, grouped::configs[1].pixel_tiles>(
+          params);
+    });
   }
 }
 
@@ -135,7 +147,8 @@ bool run(DataType dtype) {
     cut[0] = pick(0, 2) == 0 ? least(pick(1, 4), p.groups) : 1;
     cut[1] = static_cast<int32_t>(grouped::round_up(cut[0] > 1 ? tiles : pick(1, tiles), c.tiles));
     const int64_t columns = (p.out_w + p.stride_w - 1) / p.stride_w;
-    cut[2] = static_cast<int32_t>((pick(0, 1) == 0 ? columns : pick(std::min<int64_t>(columns, 4), columns)) * p.stride_w);
+    cut[2] =
+        static_cast<int32_t>((pick(0, 1) == 0 ? columns : pick(std::min<int64_t>(columns, 4), columns)) * p.stride_w);
     cut[3] = least(pick(1, 4), p.out_h), cut[4] = static_cast<int32_t>(pick(1, 3));
     cut[5] = static_cast<int32_t>(pick(2, 3));
     cut[6] = static_cast<int32_t>(grouped::round_up(least(pick(1, 20), p.out_h), cut[3]));
@@ -172,9 +185,9 @@ bool run(DataType dtype) {
               for (int64_t i = 0; i < cin; ++i) {
                 const int64_t ci = c / cout * cin + i;
                 const double product =
-                    operand(x.data[n * p.x_strides[0] + ci * p.x_strides[1] + ih * p.x_strides[2] +
-                                   iw * p.x_strides[3]],
-                            tf32) *
+                    operand(
+                        x.data[n * p.x_strides[0] + ci * p.x_strides[1] + ih * p.x_strides[2] + iw * p.x_strides[3]],
+                        tf32) *
                     operand(w.data[ci * p.w_strides[0] + c % cout * p.w_strides[1] + th * p.w_strides[2] +
                                    tw * p.w_strides[3]],
                             tf32);
@@ -182,19 +195,23 @@ bool run(DataType dtype) {
               }
             }
           }
-          const double result = to_float(y.data[n * p.y_strides[0] + c * p.y_strides[1] + r * p.y_strides[2] +
-                                                o * p.y_strides[3]]);
+          const double result =
+              to_float(y.data[n * p.y_strides[0] + c * p.y_strides[1] + r * p.y_strides[2] + o * p.y_strides[3]]);
           // The emulator rounds once an instruction; in strict float32 a product loses its lowest part.
           const double terms = static_cast<double>(rows.count * columns.count * ((cin + 7) / 8) + 2);
           const double sums = (terms + (Strict ? 4 : 0)) * 0x1p-24 * magnitude;
-          const bool right = std::isnan(sum)   ? std::isnan(result)
-                             : std::isinf(sum) ? result == sum
-                                               : std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) +
-                                                                               smallest;
+          const bool right = std::isnan(sum) ? std::isnan(result)
+                             : std::isinf(sum)
+                                 ? result == sum
+                                 : std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest;
           if (!right) {
             std::printf("%s: y[%d, %d, %d, %d] is %g, not %g\n%s\n%s\n", configuration.c_str(), static_cast<int>(n),
                         static_cast<int>(c), static_cast<int>(r), static_cast<int>(o), result, sum, line(p).c_str(),
-                        (std::string(params.t.flat ? "flat" : "not flat") +" parts " + std::to_string(params.t.parts) + " strips " + std::to_string(params.t.strips) + " of " + std::to_string(params.t.strip_columns) + " rows " + std::to_string(params.t.rows) + " chunk " + std::to_string(params.t.chunk_rows) + " stages " + std::to_string(params.t.stages)).c_str());
+                        (std::string(params.t.flat ? "flat" : "not flat") + " parts " + std::to_string(params.t.parts) +
+                         " strips " + std::to_string(params.t.strips) + " of " +
+                         std::to_string(params.t.strip_columns) + " rows " + std::to_string(params.t.rows) + " chunk " +
+                         std::to_string(params.t.chunk_rows) + " stages " + std::to_string(params.t.stages))
+                            .c_str());
             return false;
           }
         }

@@ -1,6 +1,6 @@
-// Configurations of the grouped family: few channels a group, or a dense layer of few channels, on tensor cores. Bounded
-// by memory: a block reads each input row once, keeps it in shared memory for all output channels and phases, and writes
-// its output as whole 128-byte lines.
+// Configurations of the grouped family: few channels a group, or a dense layer of few channels, on tensor cores.
+// Bounded by memory: a block reads each input row once, keeps it in shared memory for all output channels and phases,
+// and writes its output as whole 128-byte lines.
 #pragma once
 
 #include <algorithm>
@@ -42,20 +42,20 @@ struct Tiling {
   int32_t block_tiles;      // tiles of each of them in a block
   int32_t block_channels;   // of a whole block
   int32_t channel_blocks;
-  int32_t rows;             // output rows of a step: several if whole rows are short
-  int32_t parts;            // steps of a row: several if rows are long
-  int32_t part_tiles;       // of the columns of a warp, of a step
-  int32_t unit_residues;    // the phases of a row are divided among so many units of work
-  int32_t strips;           // blocks of a row
-  int32_t strip_columns;    // outputs of a strip, a multiple of the stride
-  int32_t strip_extra;      // further outputs that it may compute
-  int32_t chunk_rows;       // output rows of a block
+  int32_t rows;           // output rows of a step: several if whole rows are short
+  int32_t parts;          // steps of a row: several if rows are long
+  int32_t part_tiles;     // of the columns of a warp, of a step
+  int32_t unit_residues;  // the phases of a row are divided among so many units of work
+  int32_t strips;         // blocks of a row
+  int32_t strip_columns;  // outputs of a strip, a multiple of the stride
+  int32_t strip_extra;    // further outputs that it may compute
+  int32_t chunk_rows;     // output rows of a block
   int32_t chunks;
-  int32_t ring;             // input rows in shared memory
-  int32_t input_columns;    // of a row in shared memory
+  int32_t ring;                                // input rows in shared memory
+  int32_t input_columns;                       // of a row in shared memory
   int32_t pixel_pitch, word_pitch, row_pitch;  // words, of shared memory
-  int32_t channel_pitch;    // of a plane (NCHW), or of a pixel (NHWC), in staged outputs; elements
-  int32_t stage_elements;   // of one of the staging buffers
+  int32_t channel_pitch;                       // of a plane (NCHW), or of a pixel (NHWC), in staged outputs; elements
+  int32_t stage_elements;                      // of one of the staging buffers
   int32_t stages;
   int64_t weight_bytes, input_bytes, stage_bytes, table_bytes;
   int64_t shared_bytes;
@@ -66,7 +66,8 @@ constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple -
 
 inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
 
-// Outputs j * stride + r of an axis read inputs j + top - i * input_step by taps tap + i * tap_step, i = 0 ... count - 1.
+// Outputs j * stride + r of an axis read inputs j + top - i * input_step by taps tap + i * tap_step, i = 0 ... count
+// - 1.
 struct Phase {
   int32_t tap, count, top;
 };
@@ -100,9 +101,9 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
                                               : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
   t.block_channels = static_cast<int32_t>(channels);
-  t.channel_blocks = static_cast<int32_t>(
-      t.block_groups > 1 ? ceil_div<int64_t>(p.groups, t.block_groups)
-                         : p.groups * ceil_div<int64_t>(t.group_tiles, t.block_tiles));
+  t.channel_blocks =
+      static_cast<int32_t>(t.block_groups > 1 ? ceil_div<int64_t>(p.groups, t.block_groups)
+                                              : p.groups * ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   t.flat = t.y_pixels || channels == p.out_channels;
   t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, t.strip_columns));
   // A strip takes the values along that complete its last line.
@@ -189,8 +190,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.7e9;
   const double bytes = static_cast<double>(element_size(p.dtype));
-  const auto resident = static_cast<double>(
-      std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
+  const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const double rate = resident == 1 ? 4 * 0.4 : 4 * 0.6;
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
@@ -199,8 +199,12 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const int fragments = c.pixel_tiles * c.tiles;
   const double loads = c.pixel_tiles * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
   const double tap = 8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * c.pixel_tiles : 0));
+  // Rows without taps are filled.
+  double busy = 0;
+  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0 || !t.y_pixels;
+  busy /= static_cast<double>(p.stride_h);
   const double taps = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
-  const double phase = 20 + taps * tap + 4 * fragments * (bytes == 2 ? 4.0 : 3.0);
+  const double phase = taps * tap + busy * (20 + 4 * fragments * (bytes == 2 ? 4.0 : 3.0));
   const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_residues;
   const double unit = 70 + phase * static_cast<double>(ceil_div<int64_t>(p.stride_w, t.unit_residues));
   const double rounds = static_cast<double>(ceil_div<int64_t>(units, compute_warps));
@@ -219,16 +223,17 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double again = blocks * input_rows * row_words * 4 - x;
   if (again > 0) x += 0.3 * again;
   const int64_t pixel = t.y_pixels ? 1 : t.flat ? p.out_channels : 0;
-  const bool shared_lines = pixel == 0 ? t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0
-                                       : t.strips > 1 && p.out_w * pixel * static_cast<int64_t>(bytes) % line_bytes != 0;
+  const bool shared_lines = pixel == 0
+                                ? t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0
+                                : t.strips > 1 && p.out_w * pixel * static_cast<int64_t>(bytes) % line_bytes != 0;
   const double rows_bytes = static_cast<double>(p.out_w * std::max<int64_t>(pixel, 1)) * bytes;
   const double slower = !shared_lines ? 1 : pixel == 0 ? 1.25 : 1 + std::min(1.0, 4096 / rows_bytes);
   const double memory = (x + y * slower) / 4.2e12 * (t.stages == 2 ? 1.04 : 1);
   return std::max(memory, compute) + 0.25 * std::min(memory, compute);
 }
 
-// The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit, there
-// is none.
+// The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
+// there is none.
 inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
   const int64_t pixels = 16 * c.pixel_tiles, cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());

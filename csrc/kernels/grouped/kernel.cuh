@@ -1,6 +1,7 @@
-// A block computes some output channels of a range of output rows, step by step. Its first warps multiply: the rows of a
-// product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's outputs are put
-// in shared memory. The last warps store the previous step's outputs from there and load the next step's input rows.
+// A block computes some output channels of a range of output rows, step by step. Its first warps multiply: the rows of
+// a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's outputs are
+// put in shared memory. The last warps store the previous step's outputs from there and load the next step's input
+// rows.
 #pragma once
 
 #include "../device.h"
@@ -27,12 +28,12 @@ struct Step {
 
 // What a block knows about itself.
 struct alignas(8) Block {
-  int32_t first_row, last_row;      // outputs [first_row, last_row) of ...
+  int32_t first_row, last_row;        // outputs [first_row, last_row) of ...
   int32_t first_column, last_column;  // ... and columns, with those that it only takes along
-  int32_t owned_column, strip_end;  // nominal bounds of the strip
-  int32_t group, tile;              // first group, first tile of 8 output channels in it
-  int32_t channel, channels;        // first output channel, and how many there are
-  int32_t input_column;             // of the first column in shared memory
+  int32_t owned_column, strip_end;    // nominal bounds of the strip
+  int32_t group, tile;                // first group, first tile of 8 output channels in it
+  int32_t channel, channels;          // first output channel, and how many there are
+  int32_t input_column;               // of the first column in shared memory
 };
 
 template <class Scalar, bool Strict, int StepWords>
@@ -124,8 +125,8 @@ CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, 
   }
 }
 
-// Input rows [from, to) of the block's channels into their places of the ring, by `threads` threads. Columns outside the
-// image and words beyond the group's channels stay the zeros that they are.
+// Input rows [from, to) of the block's channels into their places of the ring, by `threads` threads. Columns outside
+// the image and words beyond the group's channels stay the zeros that they are.
 template <class Scalar, bool Strict, int V>
 CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
                                int32_t from, int32_t to, int thread, int threads) {
@@ -164,8 +165,8 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
       place[i] = static_cast<int32_t>(slot) * t.row_pitch + (group * t.steps * t.step_words + word) * t.word_pitch +
                  column * t.pixel_pitch;
       const int32_t channel = word * per_word;
-      const Scalar* at = x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
-                         in_column * p.x_column;
+      const Scalar* at =
+          x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column * p.x_column;
       const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
       if (t.x_pixels) {
         if (in_column >= 0 && in_column + V <= p.w_axis.in) {
@@ -223,8 +224,8 @@ CONVT_DEVICE void load_rows(const Params& p, const Block& b, const Scalar* x, ui
   }
 }
 
-// The block's weights in the order in which lanes take them: [tap][step][tile][lane][words]. Of a step of 8 words a lane
-// takes the neighbours 2 l and 2 l + 1, here as in the input. True if one is not finite.
+// The block's weights in the order in which lanes take them: [tap][step][tile][lane][words]. Of a step of 8 words a
+// lane takes the neighbours 2 l and 2 l + 1, here as in the input. True if one is not finite.
 template <class Scalar, bool Strict, int StepWords>
 CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weights) {
   constexpr int words = StepWords / 4, per_word = Element<Scalar>::per_word;
@@ -246,8 +247,8 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weight
 #pragma unroll
       for (int h = 0; h < words; ++h) {
         const int32_t ci = (static_cast<int32_t>(step) * StepWords + lane % 4 * words + h) * per_word;
-        const Scalar* at = w + ((b.group + group) * p.cin + ci) * p.w_in + co * p.w_out + tap_h * p.w_row +
-                           tap_w * p.w_column;
+        const Scalar* at =
+            w + ((b.group + group) * p.cin + ci) * p.w_in + co * p.w_out + tap_h * p.w_row + tap_w * p.w_column;
         if (ci < p.cin) word[h] = operand<Scalar, Strict>(bits(at));
         if constexpr (per_word == 2) {
           if (ci + 1 < p.cin) word[h] |= bits(at + p.w_in) << 16;
@@ -282,15 +283,16 @@ struct alignas(8) Place {
 };
 
 template <class Scalar>
-CONVT_DEVICE Place place_of(const Params& p, const Step& s, const int32_t* offsets, const float* bias, int32_t channel) {
+CONVT_DEVICE Place place_of(const Params& p, const Step& s, const int32_t* offsets, const float* bias,
+                            int32_t channel) {
   const Tiling& t = p.t;
   return {staged_shift<Scalar>(p, s, offsets[t.y_pixels ? channel : 0]) + channel * (t.y_pixels ? t.channel_pitch : 1),
           bias[channel]};
 }
 
 template <class Scalar, bool Strict>
-CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row, int32_t column,
-                                        int32_t input_column, int32_t group, int32_t first_group, int32_t co) {
+CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row, int32_t column, int32_t input_column,
+                             int32_t group, int32_t first_group, int32_t co) {
   constexpr int per_word = Element<Scalar>::per_word;
   const Scalar* w = static_cast<const Scalar*>(p.w);
   const int32_t jh = row / p.h.stride, jw = column / p.w_axis.stride;
@@ -309,9 +311,9 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
         const uint32_t xw = ring[(ih % p.t.ring) * p.t.row_pitch +
                                  (group * p.t.steps * p.t.step_words + ci / per_word) * p.t.word_pitch +
                                  (iw - input_column) * p.t.pixel_pitch];
-        const uint32_t ww = operand<Scalar, Strict>(
-            bits(w + ((first_group + group) * p.cin + ci) * p.w_in + co * p.w_out +
-                 (h.tap + i * p.h.tap_step) * p.w_row + (v.tap + k * p.w_axis.tap_step) * p.w_column));
+        const uint32_t ww = operand<Scalar, Strict>(bits(w + ((first_group + group) * p.cin + ci) * p.w_in +
+                                                         co * p.w_out + (h.tap + i * p.h.tap_step) * p.w_row +
+                                                         (v.tap + k * p.w_axis.tap_step) * p.w_column));
         sum += element_of<Scalar>(xw, ci % per_word) * element_of<Scalar>(ww, 0);
       }
     }
@@ -319,8 +321,8 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
   return sum;
 }
 
-// Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it times
-// a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
+// Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
+// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
 template <class Scalar, bool Strict>
 __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
                                          const Place* places, Scalar* stage) {
@@ -330,14 +332,13 @@ __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * compute_warps) {
     const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
     Scalar* at = stage + places[channel].at + position * (t.y_pixels ? 1 : t.channel_pitch);
-    const float staged = element_of<Scalar>(sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at)
-                                                                : *reinterpret_cast<const uint16_t*>(at),
-                                            0);
+    const float staged = element_of<Scalar>(
+        sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
     if (staged == staged) continue;
     const int32_t in_step = position / columns, group = t.block_groups > 1 ? channel / p.cout : 0;
-    const float v = places[channel].bias + exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
-                                                             b.input_column, group, b.group,
-                                                             b.tile * 8 + channel - group * p.cout);
+    const float v = places[channel].bias +
+                    exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
+                                              b.input_column, group, b.group, b.tile * 8 + channel - group * p.cout);
     store<1>(at, &v);
   }
 }
@@ -419,8 +420,8 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
   const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
   const int32_t channels = t.block_groups > 1 ? p.cout : b.channels, groups = p.groups - b.group;
   // The first column of the step is the first one of the phases too.
-  const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch +
-                                   (s.first / w.stride - b.input_column + g) * t.pixel_pitch);
+  const uint32_t* lane_x =
+      ring + (l * (StepWords / 4) * t.word_pitch + (s.first / w.stride - b.input_column + g) * t.pixel_pitch);
   const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
@@ -604,8 +605,8 @@ CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, 
     const int32_t column = s.first + position - in_step * columns;
     const Elements<Scalar, V>& from = *reinterpret_cast<const Elements<Scalar, V>*>(
         stage + position * p.t.channel_pitch + static_cast<int32_t>(vector) * V);
-    *reinterpret_cast<Elements<Scalar, V>*>(y + ((s.row + in_step) * p.y_row + int64_t{column} * p.plane_step +
-                                               static_cast<int32_t>(vector) * V)) = from;
+    *reinterpret_cast<Elements<Scalar, V>*>(
+        y + ((s.row + in_step) * p.y_row + int64_t{column} * p.plane_step + static_cast<int32_t>(vector) * V)) = from;
   }
 }
 

@@ -35,15 +35,15 @@ struct Params {
   int32_t plane_step;   // elements from an output to its right neighbour where outputs are flat
   bool bulk;            // stores by the copy engine
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
-  Divisor tiles, steps;                                   // of a weight's index
+  Divisor tiles, steps;                                  // of a weight's index
   Divisor passes, stride_h, ring;
-  Divisor unit_columns, unit_passes, unit_rows;  // of a unit's index
-  int32_t units;                                 // of a whole step: the work of one warp at a time
-  int32_t part_columns;                          // outputs of a row, of a step
-  int32_t step_pitch, tap_pitch;                 // words between fragments of weights
-  int32_t w_tap_pitch, x_tap_pitch;              // from a tap of a phase to the next one
+  Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
+  int32_t units;                                  // of a whole step: the work of one warp at a time
+  int32_t part_columns;                           // outputs of a row, of a step
+  int32_t step_pitch, tap_pitch;                  // words between fragments of weights
+  int32_t w_tap_pitch, x_tap_pitch;               // from a tap of a phase to the next one
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
-  Divisor store_vectors;                           // of the vectors of an output pixel
+  Divisor store_vectors;                          // of the vectors of an output pixel
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
 

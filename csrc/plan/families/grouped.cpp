@@ -64,8 +64,8 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
     }
     const int64_t grid = grouped::blocks(t, p);
     if (grid > std::numeric_limits<int32_t>::max()) {
-      out.push_back(refuse(Algorithm::grouped, config.name,
-                           "needs " + std::to_string(grid) + " blocks, more than a grid holds"));
+      out.push_back(
+          refuse(Algorithm::grouped, config.name, "needs " + std::to_string(grid) + " blocks, more than a grid holds"));
       continue;
     }
     Candidate c = fitting(Algorithm::grouped, config.name, row);
