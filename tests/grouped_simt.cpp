@@ -89,13 +89,13 @@ void launch(const Plan& plan, const Problem& p, const grouped::Params& params) {
   };
   if (plan.configuration == 0) {
     run([&] {
-      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles, grouped::configs[0].pixel_tiles>(
-          params);
+      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles,
+                              grouped::pixel_tiles(grouped::configs[0], Strict)>(params);
     });
   } else {
     run([&] {
-      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles, grouped::configs[1].pixel_tiles>(
-          params);
+      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles,
+                              grouped::pixel_tiles(grouped::configs[1], Strict)>(params);
     });
   }
 }

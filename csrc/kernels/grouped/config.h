@@ -19,6 +19,8 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_64x16", 4, 2}};
+// Strict float32 needs more registers a tile.
+constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict && c.tiles > 1 ? 2 : c.pixel_tiles; }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t compute_warps = 8;  // multiply
@@ -96,7 +98,7 @@ inline Phases phases(const Axis<int64_t>& a) {
 
 // With everything else chosen, the sizes that follow.
 inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w) {
-  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes, pixels = 16 * c.pixel_tiles;
+  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes, pixels = 16 * pixel_tiles(c, strict(p));
   const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
   const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
                                               : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
@@ -196,9 +198,10 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
   // A unit of work of a warp, and a step of a block.
-  const int fragments = c.pixel_tiles * c.tiles;
-  const double loads = c.pixel_tiles * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
-  const double tap = 8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * c.pixel_tiles : 0));
+  const int fragments = pixel_tiles(c, strict(p)) * c.tiles;
+  const double loads = pixel_tiles(c, strict(p)) * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
+  const double tap =
+      8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * pixel_tiles(c, strict(p)) : 0));
   // Rows without taps are filled.
   double busy = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0 || !t.y_pixels;
@@ -235,7 +238,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
 // there is none.
 inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
-  const int64_t pixels = 16 * c.pixel_tiles, cout = p.out_channels_per_group();
+  const int64_t pixels = 16 * pixel_tiles(c, strict(p)), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   Tiling t = start(p), best{};
   double best_seconds = 0;

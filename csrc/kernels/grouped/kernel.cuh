@@ -343,13 +343,17 @@ __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s
   }
 }
 
-// One tap and all input channels: 16 input columns in each of PixelTiles, 8 output channels in each of Tiles.
+// `taps` taps of a row and all input channels: 16 input columns in each of PixelTiles, 8 output channels in each of
+// Tiles.
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
-CONVT_DEVICE void add_tap(const Params& p, const uint32_t* x, const uint32_t* w, float (&sums)[Tiles][PixelTiles][4]) {
+CONVT_DEVICE void add_taps(const Params& p, const uint32_t* first_x, const uint32_t* first_w, int32_t taps,
+                           float (&sums)[Tiles][PixelTiles][4]) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
-  const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch, step_pitch = p.step_pitch;
+  const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch;
+  const uint32_t *x = first_x, *w = first_w;
+  int32_t step = p.t.steps;
 #pragma unroll 1
-  for (int32_t step = p.t.steps; step > 0; --step) {
+  while (true) {
     uint32_t a[PixelTiles][4] = {};
 #pragma unroll
     for (int m = 0; m < 2 * PixelTiles; ++m) {
@@ -401,8 +405,31 @@ CONVT_DEVICE void add_tap(const Params& p, const uint32_t* x, const uint32_t* w,
         for (int n = 0; n < Tiles; ++n) multiply<Scalar, Strict, StepWords>(sums[n][m], a[m], b[n]);
       }
     }
-    x += XPixels ? StepWords * pitch : StepWords;
-    w += step_pitch;
+    if (--step > 0) {
+      x += XPixels ? StepWords * pitch : StepWords;
+      w += p.step_pitch;
+    } else {
+      if (--taps == 0) break;
+      step = p.t.steps;
+      first_x -= p.x_tap_pitch, first_w += p.w_tap_pitch;
+      x = first_x, w = first_w;
+    }
+  }
+}
+
+// Two outputs; 16-bit ones are rounded in one instruction.
+template <class Scalar>
+CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
+  if constexpr (sizeof(Scalar) == 4) {
+    *first = a;
+    *second = b;
+  } else {
+#if defined(__CUDA_ARCH__)
+    const unsigned both = pack(Scalar{}, a, b);
+    first->bits = static_cast<uint16_t>(both), second->bits = static_cast<uint16_t>(both >> 16);
+#else
+    store<1>(first, &a), store<1>(second, &b);
+#endif
   }
 }
 
@@ -449,7 +476,17 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 #pragma unroll 1
     for (int32_t residue = first_residue; residue < w.stride; residue += t.unit_residues) {
       const Phase pw = w.phases.of[residue];
-      float sums[Tiles][PixelTiles][4] = {};
+      float sums[Tiles][PixelTiles][4];
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+        const int32_t in_group = (tile + n) * 8 + 2 * l;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float bias = places[group * p.cout + smaller(in_group + e, channels - 1)].bias;
+#pragma unroll
+          for (int m = 0; m < PixelTiles; ++m) sums[n][m][e] = sums[n][m][e + 2] = bias;
+        }
+      }
       if (pw.count > 0) {
 #pragma unroll 1
         for (int32_t i = 0; i < ph.count; ++i) {
@@ -459,32 +496,36 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
           p.ring.divide(slot);
           const uint32_t* x_tap = x + (static_cast<int32_t>(slot) * t.row_pitch + pw.top * t.pixel_pitch);
           const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
-#pragma unroll 1
-          for (int32_t k = pw.count; k > 0; --k) {
-            if (t.x_pixels) {
-              add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, sums);
-            } else {
-              add_tap<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, sums);
-            }
-            x_tap -= p.x_tap_pitch;
-            w_tap += p.w_tap_pitch;
+          if (t.x_pixels) {
+            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, pw.count, sums);
+          } else {
+            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, pw.count, sums);
           }
         }
       }
-      const int32_t left = columns - (j + g) * w.stride - residue, next = 8 * w.stride * column_step;
+      const int32_t next = 8 * w.stride * column_step;
+      const bool whole = (j + 16 * PixelTiles) * w.stride <= columns;  // of all lanes
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int32_t in_group = (tile + n) * 8 + 2 * l + e;
-          if (in_group >= channels) continue;
-          const Place place = places[group * p.cout + in_group];  // of several groups, a block has all channels
-          Scalar* at = stage + (place.at + lane_place + residue * column_step);
+        const int32_t in_group = (tile + n) * 8 + 2 * l;
+        const Place* place = places + group * p.cout + in_group;  // of several groups, a block has all channels
+        const int32_t valid = channels - in_group;
+        if (valid <= 0) continue;
+        Scalar* to = stage + (place[0].at + lane_place + residue * column_step);
+        Scalar* second = to + (valid > 1 ? place[1].at - place[0].at : 0);
+        const int32_t left = whole ? 16 * PixelTiles * w.stride : columns - (j + g) * w.stride - residue;
+        // A lane whose second channel does not exist writes the first one's value to its place last.
+        if (whole) {
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
-            const float v = sums[n][m / 2][m % 2 * 2 + e] + place.bias;
-            if (left > 8 * m * w.stride) store<1>(at, &v);
-            at += next;
+            const float* v = &sums[n][m / 2][m % 2 * 2];
+            store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
+          }
+        } else {
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+            const float* v = &sums[n][m / 2][m % 2 * 2];
+            if (left > 8 * m * w.stride) store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
           }
         }
       }
