@@ -14,6 +14,7 @@
 #include "../kernels/column/launch.h"
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
+#include "../kernels/grouped/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
 #include "../kernels/large_stride/launch.h"
@@ -143,6 +144,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::large_stride:
       C10_CUDA_CHECK(large_stride::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::grouped:
+      C10_CUDA_CHECK(grouped::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

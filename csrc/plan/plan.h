@@ -1,6 +1,7 @@
 // How a problem is computed: the output of the planner. Printable and comparable.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@ enum class Algorithm : int32_t {
   implicit_gemm_sm80,  // csrc/kernels/implicit_gemm_sm80
   column,              // csrc/kernels/column
   large_stride,        // csrc/kernels/large_stride
+  grouped,             // csrc/kernels/grouped
   aten,                // ATen's convolution; gradients only, until their fast kernels exist
 };
 
@@ -43,8 +45,9 @@ struct Plan {
   int64_t grid = 0;           // blocks
   int32_t block = 0;          // threads
   int64_t workspace_bytes = 0;
-  int64_t shared_bytes = 0;  // dynamic shared memory of a block
-  GemmTile tile;             // of the families that have one
+  int64_t shared_bytes = 0;      // dynamic shared memory of a block
+  GemmTile tile;                 // of the families that have one
+  std::array<int32_t, 8> cut{};  // how the family divides the problem among blocks, if it has a choice
 
   bool operator==(const Plan&) const = default;
 };

@@ -5,6 +5,7 @@
 #include "../kernels/column/config.h"
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
+#include "../kernels/grouped/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
 #include "../kernels/large_stride/config.h"
@@ -16,17 +17,29 @@ namespace {
 
 struct Family {
   Algorithm algorithm;
+  const char* name;
+  std::vector<std::string> (*configurations)();
   Candidates* candidates;
 };
 
-constexpr Family families[] = {
-    {Algorithm::depthwise, depthwise_candidates},
-    {Algorithm::implicit_gemm_sm90, implicit_gemm_sm90_candidates},
-    {Algorithm::implicit_gemm_sm80, implicit_gemm_sm80_candidates},
-    {Algorithm::column, column_candidates},
-    {Algorithm::large_stride, large_stride_candidates},
-    {Algorithm::direct, direct_candidates},
-    {Algorithm::aten, aten_candidates},
+template <const auto& configs>
+std::vector<std::string> names_of() {
+  std::vector<std::string> names;
+  for (const auto& config : configs) names.push_back(config.name);
+  return names;
+}
+
+const Family families[] = {
+    {Algorithm::depthwise, "depthwise", names_of<depthwise::configs>, depthwise_candidates},
+    {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates},
+    {Algorithm::column, "column", names_of<column::configs>, column_candidates},
+    {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates},
+    {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
+     implicit_gemm_sm90_candidates},
+    {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,
+     implicit_gemm_sm80_candidates},
+    {Algorithm::direct, "direct", names_of<direct::configs>, direct_candidates},
+    {Algorithm::aten, "aten", [] { return std::vector<std::string>{"convolution"}; }, aten_candidates},
 };
 
 std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device) {
@@ -61,25 +74,10 @@ std::string microseconds(double seconds) {
 }  // namespace
 
 const char* name(Algorithm a) {
-  switch (a) {
-    case Algorithm::empty:
-      return "empty";
-    case Algorithm::direct:
-      return "direct";
-    case Algorithm::depthwise:
-      return "depthwise";
-    case Algorithm::implicit_gemm_sm90:
-      return "implicit_gemm_sm90";
-    case Algorithm::implicit_gemm_sm80:
-      return "implicit_gemm_sm80";
-    case Algorithm::column:
-      return "column";
-    case Algorithm::large_stride:
-      return "large_stride";
-    case Algorithm::aten:
-      return "aten";
+  for (const Family& family : families) {
+    if (family.algorithm == a) return family.name;
   }
-  return "?";
+  return "empty";
 }
 
 std::string GemmTile::to_string() const {
@@ -113,21 +111,11 @@ Explanation explain(const Problem& p, const DeviceInfo& device) {
 
 std::vector<std::string> configuration_names() {
   std::vector<std::string> names;
-  for (const depthwise::Config& c : depthwise::configs) {
-    names.push_back(std::string(name(Algorithm::depthwise)) + "/" + c.name);
+  for (const Family& family : families) {
+    for (const std::string& configuration : family.configurations()) {
+      names.push_back(std::string(family.name) + "/" + configuration);
+    }
   }
-  for (const implicit_gemm_sm90::Config& c : implicit_gemm_sm90::configs) {
-    names.push_back(std::string(name(Algorithm::implicit_gemm_sm90)) + "/" + c.name);
-  }
-  for (const implicit_gemm_sm80::Config& c : implicit_gemm_sm80::configs) {
-    names.push_back(std::string(name(Algorithm::implicit_gemm_sm80)) + "/" + c.name);
-  }
-  for (const column::Config& c : column::configs) names.push_back(std::string(name(Algorithm::column)) + "/" + c.name);
-  for (const large_stride::Config& c : large_stride::configs) {
-    names.push_back(std::string(name(Algorithm::large_stride)) + "/" + c.name);
-  }
-  for (const direct::Config& c : direct::configs) names.push_back(std::string(name(Algorithm::direct)) + "/" + c.name);
-  names.push_back(std::string(name(Algorithm::aten)) + "/convolution");
   return names;
 }
 

@@ -39,6 +39,7 @@ Candidates implicit_gemm_sm80_candidates;
 Candidates column_candidates;
 Candidates large_stride_candidates;
 Candidates direct_candidates;
+Candidates grouped_candidates;
 Candidates aten_candidates;
 
 }  // namespace convt

@@ -1,0 +1,301 @@
+// Configurations of the grouped family: few channels a group, or a dense layer of few channels, on tensor cores.
+// Bounded by memory: a block reads each input row once, keeps it in shared memory for all output channels and phases,
+// and writes its output as whole 128-byte lines.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "../../plan/problem.h"
+
+namespace convt::grouped {
+
+// What a warp computes at a time: tiles of 16 input columns by tiles of 8 output channels, of one phase.
+struct Config {
+  const char* name;
+  int32_t pixel_tiles, tiles;
+};
+
+inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_64x16", 4, 2}};
+// Strict float32 needs more registers a tile.
+constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict && c.tiles > 1 ? 2 : c.pixel_tiles; }
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t compute_warps = 8;  // multiply
+inline constexpr int32_t memory_warps = 2;   // load the next input rows and store the last outputs meanwhile
+inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
+inline constexpr int32_t line_bytes = 128;
+inline constexpr int32_t most_stride = 32;
+inline constexpr int32_t most_channels = 128;  // of a group, either side
+
+// How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
+// of 32 bits or two of 16 bits.
+struct Tiling {
+  bool x_pixels, y_pixels;  // a row's columns (NCHW) or its channels (NHWC) are neighbours in memory
+  bool flat;                // the block's outputs are contiguous, or are so plane by plane: whole lines are stored
+  int32_t words;            // of a group's input channels
+  int32_t step_words;       // multiplied by one instruction: 4 or 8
+  int32_t steps;            // ceil(words / step_words)
+  int32_t fragment_words;   // of a lane, for 8 output channels and step_words
+  int32_t group_tiles;      // tiles of 8 output channels of a group
+  int32_t block_groups;     // groups of a block
+  int32_t block_tiles;      // tiles of each of them in a block
+  int32_t block_channels;   // of a whole block
+  int32_t channel_blocks;
+  int32_t rows;           // output rows of a step: several if whole rows are short
+  int32_t parts;          // steps of a row: several if rows are long
+  int32_t part_tiles;     // of the columns of a warp, of a step
+  int32_t unit_residues;  // the phases of a row are divided among so many units of work
+  int32_t strips;         // blocks of a row
+  int32_t strip_columns;  // outputs of a strip, a multiple of the stride
+  int32_t strip_extra;    // further outputs that it may compute
+  int32_t chunk_rows;     // output rows of a block
+  int32_t chunks;
+  int32_t ring;                                // input rows in shared memory
+  int32_t input_columns;                       // of a row in shared memory
+  int32_t pixel_pitch, word_pitch, row_pitch;  // words, of shared memory
+  int32_t channel_pitch;                       // of a plane (NCHW), or of a pixel (NHWC), in staged outputs; elements
+  int32_t stage_elements;                      // of one of the staging buffers
+  int32_t stages;
+  int64_t weight_bytes, input_bytes, stage_bytes, table_bytes;
+  int64_t shared_bytes;
+  double seconds;  // by the model
+};
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
+
+// Outputs j * stride + r of an axis read inputs j + top - i * input_step by taps tap + i * tap_step, i = 0 ... count
+// - 1.
+struct Phase {
+  int32_t tap, count, top;
+};
+struct Phases {
+  Phase of[most_stride];        // of r
+  int32_t first = 0, last = 0;  // the inputs of all phases, relative to j
+};
+
+inline Phases phases(const Axis<int64_t>& a) {
+  Phases result{};
+  bool any = false;
+  for (int64_t r = 0; r < a.stride; ++r) {
+    const int64_t u = r + a.padding;
+    int64_t tap = 0;
+    while (tap < a.kernel && tap < a.tap_step && (u - tap * a.dilation) % a.stride != 0) ++tap;
+    if (tap >= a.kernel || tap >= a.tap_step) continue;
+    const int64_t count = ceil_div<int64_t>(a.kernel - tap, a.tap_step), top = (u - tap * a.dilation) / a.stride;
+    result.of[r] = {static_cast<int32_t>(tap), static_cast<int32_t>(count), static_cast<int32_t>(top)};
+    const auto lowest = static_cast<int32_t>(top - (count - 1) * a.input_step);
+    result.first = any ? std::min(result.first, lowest) : lowest;
+    result.last = any ? std::max(result.last, static_cast<int32_t>(top)) : static_cast<int32_t>(top);
+    any = true;
+  }
+  return result;
+}
+
+// With everything else chosen, the sizes that follow.
+inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w) {
+  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes, pixels = 16 * pixel_tiles(c, strict(p));
+  const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
+  const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
+                                              : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
+  t.block_channels = static_cast<int32_t>(channels);
+  t.channel_blocks =
+      static_cast<int32_t>(t.block_groups > 1 ? ceil_div<int64_t>(p.groups, t.block_groups)
+                                              : p.groups * ceil_div<int64_t>(t.group_tiles, t.block_tiles));
+  t.flat = t.y_pixels || channels == p.out_channels;
+  t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, t.strip_columns));
+  // A strip takes the values along that complete its last line.
+  t.strip_extra = static_cast<int32_t>(!t.flat ? 0 : t.y_pixels ? line - 1 : ceil_div<int64_t>(line - 1, channels));
+  const int64_t columns = t.strips == 1 ? p.out_w : t.strip_columns + t.strip_extra;
+  const int64_t tiles_w = ceil_div<int64_t>(ceil_div<int64_t>(std::min(columns, p.out_w), p.stride_w), pixels);
+  t.part_tiles = static_cast<int32_t>(std::min<int64_t>(t.part_tiles, tiles_w));
+  t.parts = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.part_tiles));
+  t.part_tiles = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.parts));
+  if (t.parts > 1 || t.strips > 1) t.rows = 1;
+  // One unit has all phases of its columns if that leaves enough units for the warps.
+  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
+  t.unit_residues = static_cast<int32_t>(units % compute_warps == 0 || units > 3 * compute_warps ? 1 : p.stride_w);
+  // The rows of two steps: one is read while the other one is loaded.
+  t.ring = static_cast<int32_t>(
+      std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
+  // Vectors of 4 words start at a multiple of 4.
+  t.input_columns = static_cast<int32_t>(round_up(tiles_w * pixels + w.last - w.first + 3, 4));
+  const int64_t words = int64_t{t.block_groups} * t.steps * t.step_words;
+  if (t.x_pixels) {
+    t.pixel_pitch = 1;
+    // The four lanes that share a column have their words in different banks.
+    t.word_pitch = static_cast<int32_t>(t.step_words == 8 ? round_up(t.input_columns - 4, 16) + 4
+                                                          : round_up(t.input_columns - 8, 32) + 8);
+    t.row_pitch = static_cast<int32_t>(words * t.word_pitch);
+  } else {
+    t.word_pitch = 1;
+    t.pixel_pitch = static_cast<int32_t>(t.step_words == 8 ? round_up(words - 8, 16) + 8 : round_up(words - 4, 8) + 4);
+    t.row_pitch = static_cast<int32_t>(round_up(int64_t{t.input_columns} * t.pixel_pitch, 4));
+  }
+  const int64_t outputs =
+      t.rows > 1 ? t.rows * p.out_w : std::min<int64_t>(int64_t{t.part_tiles} * pixels * p.stride_w, columns);
+  const int64_t vector = 16 / bytes;
+  if (t.y_pixels) {
+    // Neighbouring channels start 4 banks apart.
+    const int64_t plane_words = ceil_div<int64_t>((outputs + line - 1) * bytes, 4);
+    t.channel_pitch = static_cast<int32_t>((round_up(std::max<int64_t>(plane_words - 4, 0), 16) + 4) * 4 / bytes);
+    t.stage_elements = static_cast<int32_t>(channels * t.channel_pitch);
+  } else if (t.flat) {
+    t.channel_pitch = static_cast<int32_t>(channels);
+    t.stage_elements = static_cast<int32_t>(round_up(outputs * channels + line - 1, line));
+  } else {
+    t.channel_pitch = static_cast<int32_t>(round_up(channels, vector) + vector);
+    t.stage_elements = static_cast<int32_t>(outputs * t.channel_pitch);
+  }
+  t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
+  t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
+  t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
+  t.table_bytes = round_up(64 + 24 * channels, line_bytes);
+  t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
+}
+
+// What a plan says of a tiling; the rest follows from the problem.
+using Cut = std::array<int32_t, 8>;
+inline Cut cut_of(const Tiling& t) {
+  return {t.block_groups, t.block_tiles, t.strip_columns, t.rows, t.part_tiles, t.stages, t.chunk_rows};
+}
+
+inline Tiling start(const Problem& p) {
+  Tiling t{};
+  const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group();
+  t.x_pixels = p.in_w == 1 || p.x_strides[3] == 1;
+  t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
+  t.words = static_cast<int32_t>(bytes == 2 ? (cin + 1) / 2 : cin);
+  t.step_words = bytes == 2 && t.words <= 4 ? 4 : 8;
+  t.steps = static_cast<int32_t>(ceil_div<int64_t>(t.words, t.step_words));
+  t.fragment_words = t.step_words / 4 * (strict(p) ? 2 : 1);
+  t.group_tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
+  return t;
+}
+
+inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
+  Tiling t = start(p);
+  t.block_groups = cut[0], t.block_tiles = cut[1], t.strip_columns = cut[2], t.rows = cut[3], t.part_tiles = cut[4];
+  t.stages = cut[5], t.chunk_rows = cut[6];
+  measure(t, c, p, phases(p.axis_h()), phases(p.axis_w()));
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, t.chunk_rows));
+  return t;
+}
+
+// A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
+// the machine code, at a part of the peak rate that grows with the warps there are.
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+                      int64_t chunk_rows) {
+  constexpr double multiprocessors = 132, clock = 1.7e9;
+  const double bytes = static_cast<double>(element_size(p.dtype));
+  const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
+  const double rate = resident == 1 ? 4 * 0.4 : 4 * 0.6;
+  const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
+  const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
+
+  // A unit of work of a warp, and a step of a block.
+  const int fragments = pixel_tiles(c, strict(p)) * c.tiles;
+  const double loads = pixel_tiles(c, strict(p)) * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
+  const double tap =
+      8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * pixel_tiles(c, strict(p)) : 0));
+  // Rows without taps are filled.
+  double busy = 0;
+  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0 || !t.y_pixels;
+  busy /= static_cast<double>(p.stride_h);
+  const double taps = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
+  const double phase = taps * tap + busy * (20 + 4 * fragments * (bytes == 2 ? 4.0 : 3.0));
+  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_residues;
+  const double unit = 70 + phase * static_cast<double>(ceil_div<int64_t>(p.stride_w, t.unit_residues));
+  const double rounds = static_cast<double>(ceil_div<int64_t>(units, compute_warps));
+  const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
+  const double step = rounds * compute_warps * unit / rate + 600 / resident + 40.0 * t.block_channels / rate;
+  const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
+  const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns;
+  const double load = input_rows * row_words / 32 * (t.x_pixels && p.in_w % 4 == 0 ? 12 : 40) / rate;
+  const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
+  const double waves = std::ceil(blocks / (multiprocessors * resident));
+  const double compute = waves * resident * (begin + steps * step + load) / clock;
+
+  const double y = static_cast<double>(p.y_elements()) * bytes;
+  double x = static_cast<double>(p.x_elements()) * bytes;
+  // Read again through L2 by other blocks of channels and at the edges of chunks and strips.
+  const double again = blocks * input_rows * row_words * 4 - x;
+  if (again > 0) x += 0.3 * again;
+  const int64_t pixel = t.y_pixels ? 1 : t.flat ? p.out_channels : 0;
+  const bool shared_lines = pixel == 0
+                                ? t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0
+                                : t.strips > 1 && p.out_w * pixel * static_cast<int64_t>(bytes) % line_bytes != 0;
+  const double rows_bytes = static_cast<double>(p.out_w * std::max<int64_t>(pixel, 1)) * bytes;
+  const double slower = !shared_lines ? 1 : pixel == 0 ? 1.25 : 1 + std::min(1.0, 4096 / rows_bytes);
+  const double memory = (x + y * slower) / 4.2e12 * (t.stages == 2 ? 1.04 : 1);
+  return std::max(memory, compute) + 0.25 * std::min(memory, compute);
+}
+
+// The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
+// there is none.
+inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
+  const int64_t pixels = 16 * pixel_tiles(c, strict(p)), cout = p.out_channels_per_group();
+  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  Tiling t = start(p), best{};
+  double best_seconds = 0;
+  bool found = false;
+  // Planes share nothing but the input; pixels of several groups fill a line together.
+  const int64_t line = line_bytes / element_size(p.dtype);
+  int64_t groups = 1, tiles = std::min<int64_t>(t.group_tiles, 8);
+  if (!t.y_pixels) {
+    tiles = t.group_tiles;
+    while (groups < p.groups && groups * cout < 2 * line) groups *= 2;
+    groups = std::min(groups, p.groups);
+  }
+  const int64_t most_strips = ceil_div<int64_t>(p.out_w, pixels * p.stride_w);
+  for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
+    const int64_t channels = std::min(g * b * 8, g * cout);
+    t.block_groups = static_cast<int32_t>(g);
+    t.block_tiles = static_cast<int32_t>(round_up(g > 1 ? t.group_tiles : b, c.tiles));
+    for (int64_t strips = 1; strips < 2 * most_strips; strips *= 2) {
+      const int64_t strip = ceil_div<int64_t>(ceil_div<int64_t>(p.out_w, p.stride_w), std::min(strips, most_strips));
+      // Strips narrower than a thousand columns only if a row is too much for one block.
+      if (found && strips > 1 && best.strips < strips && best.block_groups == g && strip * p.stride_w < 1024 &&
+          best.shared_bytes <= 113 << 10) {
+        break;
+      }
+      t.strip_columns = static_cast<int32_t>(strip * p.stride_w);
+      for (int64_t outputs : {16384, 8192, 4096, 2048}) {
+        const int64_t step = std::max<int64_t>(pixels, outputs / channels);
+        for (int stages = 3; stages >= 2; --stages) {
+          t.stages = stages;
+          t.part_tiles = static_cast<int32_t>(std::max<int64_t>(1, step / (pixels * p.stride_w)));
+          t.rows = static_cast<int32_t>(std::clamp<int64_t>(step / p.out_w, 1, p.out_h));
+          measure(t, c, p, h, w);
+          if (t.shared_bytes > most_shared_bytes) {
+            if (!found) best = t, best.chunk_rows = static_cast<int32_t>(p.out_h), best.chunks = 1;
+            continue;
+          }
+          for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
+            int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
+            rows = round_up(rows, t.rows);
+            const double time = seconds(t, c, p, h, w, rows);
+            if (!found || time < best_seconds) {
+              found = true, best = t, best_seconds = time;
+              best.chunk_rows = static_cast<int32_t>(rows);
+              best.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, rows));
+            }
+            if (rows == t.rows) break;
+          }
+        }
+      }
+    }
+  }
+  best.seconds = best_seconds;
+  return best;
+}
+
+inline int64_t blocks(const Tiling& t, const Problem& p) {
+  return checked_mul(checked_mul(p.batch, t.channel_blocks), int64_t{t.strips} * t.chunks);
+}
+
+}  // namespace convt::grouped

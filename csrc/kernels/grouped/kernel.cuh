@@ -1,0 +1,829 @@
+// A block computes some output channels of a range of output rows, step by step. Its first warps multiply: the rows of
+// a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's outputs are
+// put in shared memory. The last warps store the previous step's outputs from there and load the next step's input
+// rows.
+#pragma once
+
+#include "../device.h"
+#include "params.h"
+
+namespace convt::grouped {
+
+template <class Scalar>
+struct Element {
+  static constexpr int per_word = 4 / sizeof(Scalar);
+  static constexpr int line = line_bytes / sizeof(Scalar);
+  static constexpr bool half = sizeof(Scalar) == 2;
+};
+
+template <class Scalar, int N>
+struct alignas(sizeof(Scalar) * N) Elements {
+  Scalar v[N];
+};
+
+// The outputs of a step: columns [first, last) of `rows` rows from `row` on. Several rows have all columns of a strip.
+struct Step {
+  int32_t row, rows, first, last;
+};
+
+// What a block knows about itself.
+struct alignas(8) Block {
+  int32_t first_row, last_row;        // outputs [first_row, last_row) of ...
+  int32_t first_column, last_column;  // ... and columns, with those that it only takes along
+  int32_t owned_column, strip_end;    // nominal bounds of the strip
+  int32_t group, tile;                // first group, first tile of 8 output channels in it
+  int32_t channel, channels;          // first output channel, and how many there are
+  int32_t input_column;               // of the first column in shared memory
+};
+
+template <class Scalar, bool Strict, int StepWords>
+CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t* b) {
+  if constexpr (Element<Scalar>::half && StepWords == 4) {
+    const uint32_t a2[2] = {a[0], a[1]}, b1[1] = {b[0]};
+    device::mma_m16n8k8<Scalar>(d, a2, b1);
+  } else if constexpr (Element<Scalar>::half) {
+    const uint32_t b2[2] = {b[0], b[1]};
+    device::mma_m16n8k16<Scalar>(d, a, b2);
+  } else {
+    const uint32_t b2[2] = {b[0], b[1]};
+    device::mma_m16n8k8_tf32(d, a, b2);
+  }
+}
+
+CONVT_DEVICE uint32_t low_part(uint32_t word, uint32_t high) {
+  return device::to_tf32(__uint_as_float(word) - __uint_as_float(high));
+}
+
+// Whether a word as it is multiplied is or has an infinity or a NaN.
+template <class Scalar>
+CONVT_DEVICE bool not_finite(uint32_t word) {
+  if constexpr (sizeof(Scalar) == 4) {
+    return (device::to_tf32(__uint_as_float(word)) & 0x7f800000u) == 0x7f800000u;
+  } else {
+    // Largest exponent of float16, of bfloat16.
+    constexpr uint32_t mask = std::is_same_v<Scalar, Float16> ? 0x7c00u : 0x7f80u;
+    return (word & mask) == mask || (word >> 16 & mask) == mask;
+  }
+}
+
+template <class Scalar>
+CONVT_DEVICE uint32_t bits(const Scalar* p) {
+  if constexpr (sizeof(Scalar) == 4) {
+    return __float_as_uint(__ldg(p));
+  } else {
+    return __ldg(reinterpret_cast<const uint16_t*>(p));
+  }
+}
+
+template <class Scalar, bool Strict>
+CONVT_DEVICE uint32_t operand(uint32_t word) {
+  if constexpr (sizeof(Scalar) == 4 && !Strict) return device::to_tf32(__uint_as_float(word));
+  return word;
+}
+
+template <class Scalar>
+CONVT_DEVICE float element_of(uint32_t word, int which) {
+  if constexpr (sizeof(Scalar) == 4) {
+    return __uint_as_float(word);
+  } else {
+    return to_float(Scalar{static_cast<uint16_t>(word >> 16 * which)});
+  }
+}
+
+// V words of x: of neighbouring columns, or of neighbouring channels. `pair` is how far the second half of a word is
+// from the first; 0 if there is none.
+template <class Scalar, int V>
+CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, uint32_t (&to)[4]) {
+  if constexpr (V == 4 && sizeof(Scalar) == 4) {
+    const uint4 v = __ldg(reinterpret_cast<const uint4*>(x));
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (V == 2 && sizeof(Scalar) == 4) {
+    const uint2 v = __ldg(reinterpret_cast<const uint2*>(x));
+    to[0] = v.x, to[1] = v.y;
+  } else if constexpr (V == 1) {
+    to[0] = bits(x);
+    if constexpr (sizeof(Scalar) == 2) {
+      if (pair != 0) to[0] |= bits(x + pair) << 16;
+    }
+  } else if (!along_columns) {
+    if constexpr (V == 4) {
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(x));
+      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    } else {
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(x));
+      to[0] = v.x, to[1] = v.y;
+    }
+  } else if constexpr (V == 4) {
+    const uint2 low = __ldg(reinterpret_cast<const uint2*>(x));
+    const uint2 high = pair != 0 ? __ldg(reinterpret_cast<const uint2*>(x + pair)) : make_uint2(0, 0);
+    to[0] = __byte_perm(low.x, high.x, 0x5410), to[1] = __byte_perm(low.x, high.x, 0x7632);
+    to[2] = __byte_perm(low.y, high.y, 0x5410), to[3] = __byte_perm(low.y, high.y, 0x7632);
+  } else {
+    const uint32_t low = __ldg(reinterpret_cast<const unsigned*>(x));
+    const uint32_t high = pair != 0 ? __ldg(reinterpret_cast<const unsigned*>(x + pair)) : 0;
+    to[0] = __byte_perm(low, high, 0x5410), to[1] = __byte_perm(low, high, 0x7632);
+  }
+}
+
+// Input rows [from, to) of the block's channels into their places of the ring, by `threads` threads. Columns outside
+// the image and words beyond the group's channels stay the zeros that they are.
+template <class Scalar, bool Strict, int V>
+CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
+                               int32_t from, int32_t to, int thread, int threads) {
+  constexpr int batch = 6;  // loads in flight
+  const Tiling& t = p.t;
+  constexpr int per_word = Element<Scalar>::per_word;
+  const uint32_t items = static_cast<uint32_t>(to - from) * p.load_middle.divisor * p.load_inner.divisor;
+  bool bad = false;
+#pragma unroll 1
+  for (uint32_t first = static_cast<uint32_t>(thread); first < items; first += batch * threads) {
+    uint32_t words[batch][4];
+    int32_t place[batch], valid[batch];
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      valid[i] = 0;
+      uint32_t inner = first + static_cast<uint32_t>(i * threads);
+      if (inner >= items) continue;
+      uint32_t middle = p.load_inner.divide(inner);
+      const auto row = from + static_cast<int32_t>(p.load_middle.divide(middle));
+      int32_t group, word, column;
+      if (t.x_pixels) {
+        column = static_cast<int32_t>(inner) * V;
+        uint32_t rest = middle;
+        group = t.block_groups == 1 ? 0 : static_cast<int32_t>(rest) / t.words;
+        word = static_cast<int32_t>(rest) - group * t.words;
+      } else {
+        column = static_cast<int32_t>(middle);
+        uint32_t rest = inner;
+        group = static_cast<int32_t>(p.load_vectors.divide(rest));
+        word = static_cast<int32_t>(rest) * V;
+      }
+      if (b.group + group >= p.groups) continue;
+      const int32_t in_column = b.input_column + column;
+      uint32_t slot = static_cast<uint32_t>(row);
+      p.ring.divide(slot);
+      place[i] = static_cast<int32_t>(slot) * t.row_pitch + (group * t.steps * t.step_words + word) * t.word_pitch +
+                 column * t.pixel_pitch;
+      const int32_t channel = word * per_word;
+      const Scalar* at =
+          x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column * p.x_column;
+      const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
+      if (t.x_pixels) {
+        if (in_column >= 0 && in_column + V <= p.w_axis.in) {
+          read_words<Scalar, V>(at, pair, true, words[i]);
+          valid[i] = V;
+        } else if (in_column < p.w_axis.in && in_column + V > 0) {
+          // The end of a row in the middle of a vector.
+#pragma unroll
+          for (int v = 0; v < V; ++v) {
+            words[i][v] = 0;
+            if (in_column + v >= p.w_axis.in || in_column + v < 0) continue;
+            uint32_t one[4];
+            read_words<Scalar, 1>(at + v * p.x_column, pair, true, one);
+            words[i][v] = one[0];
+          }
+          valid[i] = V;
+        }
+      } else if (in_column >= 0 && in_column < p.w_axis.in) {
+        read_words<Scalar, V>(at, pair, false, words[i]);
+        valid[i] = V;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < batch; ++i) {
+      if (valid[i] == 0) continue;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        words[i][v] = operand<Scalar, Strict>(words[i][v]);
+        if constexpr (Strict) bad |= not_finite<Scalar>(words[i][v]);
+      }
+      uint32_t* at = ring + place[i];
+      if constexpr (V == 4) {
+        *reinterpret_cast<uint4*>(at) = make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+      } else if constexpr (V == 2) {
+        *reinterpret_cast<uint2*>(at) = make_uint2(words[i][0], words[i][1]);
+      } else {
+        *at = words[i][0];
+      }
+    }
+  }
+  if constexpr (Strict) {
+    if (bad) *spoilt = 1;
+  }
+}
+
+template <class Scalar, bool Strict>
+CONVT_DEVICE void load_rows(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
+                            int32_t from, int32_t to, int thread, int threads) {
+  if (p.load_width == 4) {
+    load_rows_of<Scalar, Strict, 4>(p, b, x, ring, spoilt, from, to, thread, threads);
+  } else if (p.load_width == 2) {
+    load_rows_of<Scalar, Strict, 2>(p, b, x, ring, spoilt, from, to, thread, threads);
+  } else {
+    load_rows_of<Scalar, Strict, 1>(p, b, x, ring, spoilt, from, to, thread, threads);
+  }
+}
+
+// The block's weights in the order in which lanes take them: [tap][step][tile][lane][words]. Of a step of 8 words a
+// lane takes the neighbours 2 l and 2 l + 1, here as in the input. True if one is not finite.
+template <class Scalar, bool Strict, int StepWords>
+CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weights) {
+  constexpr int words = StepWords / 4, per_word = Element<Scalar>::per_word;
+  const Tiling& t = p.t;
+  const Scalar* w = static_cast<const Scalar*>(p.w);
+  const uint32_t count = static_cast<uint32_t>(p.kernel_h * p.kernel_w) * p.steps.divisor * p.tiles.divisor * 32;
+  bool bad = false;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < count; i += block) {
+    const int lane = static_cast<int>(i % 32);
+    uint32_t tile = i / 32;
+    uint32_t step = p.tiles.divide(tile);
+    const auto tap = static_cast<int32_t>(p.steps.divide(step));
+    const int32_t tap_h = tap / p.kernel_w, tap_w = tap - tap_h * p.kernel_w;
+    const int32_t group = static_cast<int32_t>(tile) / t.block_tiles;
+    const int32_t co = (b.tile + static_cast<int32_t>(tile) - group * t.block_tiles) * 8 + lane / 4;
+    uint32_t word[2] = {0, 0};
+    if (b.group + group < p.groups && co < p.cout) {
+#pragma unroll
+      for (int h = 0; h < words; ++h) {
+        const int32_t ci = (static_cast<int32_t>(step) * StepWords + lane % 4 * words + h) * per_word;
+        const Scalar* at =
+            w + ((b.group + group) * p.cin + ci) * p.w_in + co * p.w_out + tap_h * p.w_row + tap_w * p.w_column;
+        if (ci < p.cin) word[h] = operand<Scalar, Strict>(bits(at));
+        if constexpr (per_word == 2) {
+          if (ci + 1 < p.cin) word[h] |= bits(at + p.w_in) << 16;
+        }
+        bad |= not_finite<Scalar>(word[h]);
+      }
+    }
+    if constexpr (Strict) {
+      const uint32_t high0 = device::to_tf32(__uint_as_float(word[0]));
+      const uint32_t high1 = device::to_tf32(__uint_as_float(word[1]));
+      *reinterpret_cast<uint4*>(weights + 4 * i) =
+          make_uint4(high0, high1, low_part(word[0], high0), low_part(word[1], high1));
+    } else if constexpr (words == 2) {
+      *reinterpret_cast<uint2*>(weights + 2 * i) = make_uint2(word[0], word[1]);
+    } else {
+      weights[i] = word[0];
+    }
+  }
+  return bad;
+}
+
+// Where a step's outputs begin in a staging buffer: as far behind a multiple of a line as they do in memory.
+template <class Scalar>
+CONVT_DEVICE int32_t staged_shift(const Params& p, const Step& s, int32_t offset) {
+  return p.t.flat ? (offset + (s.row * p.w_axis.out + s.first) * p.plane_step) & (Element<Scalar>::line - 1) : 0;
+}
+
+// Where a channel's outputs of a step begin in a staging buffer, and what is added to them.
+struct alignas(8) Place {
+  int32_t at;
+  float bias;
+};
+
+template <class Scalar>
+CONVT_DEVICE Place place_of(const Params& p, const Step& s, const int32_t* offsets, const float* bias,
+                            int32_t channel) {
+  const Tiling& t = p.t;
+  return {staged_shift<Scalar>(p, s, offsets[t.y_pixels ? channel : 0]) + channel * (t.y_pixels ? t.channel_pitch : 1),
+          bias[channel]};
+}
+
+template <class Scalar, bool Strict>
+CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row, int32_t column, int32_t input_column,
+                             int32_t group, int32_t first_group, int32_t co) {
+  constexpr int per_word = Element<Scalar>::per_word;
+  const Scalar* w = static_cast<const Scalar*>(p.w);
+  const int32_t jh = row / p.h.stride, jw = column / p.w_axis.stride;
+  const Phase h = p.h.phases.of[row - jh * p.h.stride], v = p.w_axis.phases.of[column - jw * p.w_axis.stride];
+  float sum = 0;
+#pragma unroll 1
+  for (int32_t i = 0; i < h.count; ++i) {
+    const int32_t ih = jh + h.top - i * p.h.input_step;
+    if (ih < 0 || ih >= p.h.in) continue;
+#pragma unroll 1
+    for (int32_t k = 0; k < v.count; ++k) {
+      const int32_t iw = jw + v.top - k * p.w_axis.input_step;
+      if (iw < 0 || iw >= p.w_axis.in) continue;
+#pragma unroll 1
+      for (int32_t ci = 0; ci < p.cin; ++ci) {
+        const uint32_t xw = ring[(ih % p.t.ring) * p.t.row_pitch +
+                                 (group * p.t.steps * p.t.step_words + ci / per_word) * p.t.word_pitch +
+                                 (iw - input_column) * p.t.pixel_pitch];
+        const uint32_t ww = operand<Scalar, Strict>(bits(w + ((first_group + group) * p.cin + ci) * p.w_in +
+                                                         co * p.w_out + (h.tap + i * p.h.tap_step) * p.w_row +
+                                                         (v.tap + k * p.w_axis.tap_step) * p.w_column));
+        sum += element_of<Scalar>(xw, ci % per_word) * element_of<Scalar>(ww, 0);
+      }
+    }
+  }
+  return sum;
+}
+
+// Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
+// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
+template <class Scalar, bool Strict>
+__noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
+                                         const Place* places, Scalar* stage) {
+  const Tiling& t = p.t;
+  const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
+#pragma unroll 1
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * compute_warps) {
+    const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
+    Scalar* at = stage + places[channel].at + position * (t.y_pixels ? 1 : t.channel_pitch);
+    const float staged = element_of<Scalar>(
+        sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
+    if (staged == staged) continue;
+    const int32_t in_step = position / columns, group = t.block_groups > 1 ? channel / p.cout : 0;
+    const float v = places[channel].bias +
+                    exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
+                                              b.input_column, group, b.group, b.tile * 8 + channel - group * p.cout);
+    store<1>(at, &v);
+  }
+}
+
+// `taps` taps of a row and all input channels: 16 input columns in each of PixelTiles, 8 output channels in each of
+// Tiles.
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
+CONVT_DEVICE void add_taps(const Params& p, const uint32_t* first_x, const uint32_t* first_w, int32_t taps,
+                           float (&sums)[Tiles][PixelTiles][4]) {
+  constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
+  const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch;
+  const uint32_t *x = first_x, *w = first_w;
+  int32_t step = p.t.steps;
+#pragma unroll 1
+  while (true) {
+    uint32_t a[PixelTiles][4] = {};
+#pragma unroll
+    for (int m = 0; m < 2 * PixelTiles; ++m) {
+      if constexpr (XPixels) {
+        a[m / 2][m % 2] = x[8 * m];
+        if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = x[8 * m + pitch];
+      } else if constexpr (StepWords == 8) {
+        const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
+        a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
+      } else {
+        a[m / 2][m % 2] = x[8 * m * pitch];
+      }
+    }
+    uint32_t b[Tiles][fragment];
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      if constexpr (fragment == 4) {
+        const uint4 v = *reinterpret_cast<const uint4*>(w + n * 32 * fragment);
+        b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
+      } else if constexpr (fragment == 2) {
+        const uint2 v = *reinterpret_cast<const uint2*>(w + n * 32 * fragment);
+        b[n][0] = v.x, b[n][1] = v.y;
+      } else {
+        b[n][0] = w[n * 32];
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < PixelTiles; ++m) {
+      if constexpr (Strict) {
+        // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added in
+        // float32.
+        uint32_t high[4], low[4];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          high[q] = device::to_tf32(__uint_as_float(a[m][q]));
+          low[q] = low_part(a[m][q], high[q]);
+        }
+#pragma unroll
+        for (int n = 0; n < Tiles; ++n) {
+          float d[4] = {};
+          multiply<Scalar, Strict, StepWords>(d, low, b[n]);
+          multiply<Scalar, Strict, StepWords>(d, high, b[n] + 2);
+          multiply<Scalar, Strict, StepWords>(d, high, b[n]);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[n][m][e] += d[e];
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < Tiles; ++n) multiply<Scalar, Strict, StepWords>(sums[n][m], a[m], b[n]);
+      }
+    }
+    if (--step > 0) {
+      x += XPixels ? StepWords * pitch : StepWords;
+      w += p.step_pitch;
+    } else {
+      if (--taps == 0) break;
+      step = p.t.steps;
+      first_x -= p.x_tap_pitch, first_w += p.w_tap_pitch;
+      x = first_x, w = first_w;
+    }
+  }
+}
+
+// Two outputs; 16-bit ones are rounded in one instruction.
+template <class Scalar>
+CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
+  if constexpr (sizeof(Scalar) == 4) {
+    *first = a;
+    *second = b;
+  } else {
+#if defined(__CUDA_ARCH__)
+    const unsigned both = pack(Scalar{}, a, b);
+    first->bits = static_cast<uint16_t>(both), second->bits = static_cast<uint16_t>(both >> 16);
+#else
+    store<1>(first, &a), store<1>(second, &b);
+#endif
+  }
+}
+
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
+CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, const uint32_t* weights,
+                               const uint32_t* ring, const Place* places, Scalar* stage) {
+  constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
+  const Tiling& t = p.t;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int g = lane / 4, l = lane % 4;
+  const AxisParams& h = p.h;
+  const AxisParams& w = p.w_axis;
+
+  const int32_t columns = s.last - s.first;
+  const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
+  const int32_t channels = t.block_groups > 1 ? p.cout : b.channels, groups = p.groups - b.group;
+  // The first column of the step is the first one of the phases too.
+  const uint32_t* lane_x =
+      ring + (l * (StepWords / 4) * t.word_pitch + (s.first / w.stride - b.input_column + g) * t.pixel_pitch);
+  const uint32_t* lane_w = weights + lane * fragment;
+
+#pragma unroll 1
+  for (int32_t unit = warp; unit < p.units; unit += compute_warps) {
+    // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
+    uint32_t pixel_group = static_cast<uint32_t>(unit);
+    uint32_t pass = p.unit_columns.divide(pixel_group);
+    uint32_t in_step = p.unit_passes.divide(pass);
+    const auto first_residue = static_cast<int32_t>(p.unit_rows.divide(in_step));
+    const auto group = static_cast<int32_t>(p.passes.divide(pass));
+    const int32_t tile = static_cast<int32_t>(pass) * Tiles;
+    const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
+    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || group >= groups || tile * 8 >= channels) {
+      continue;
+    }
+    uint32_t residue_h = static_cast<uint32_t>(s.row) + in_step;
+    const auto jh = static_cast<int32_t>(p.stride_h.divide(residue_h));
+    const Phase ph = h.phases.of[residue_h];
+    if (ph.count == 0 && t.y_pixels) continue;  // see fill_rows
+
+    const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + j * t.pixel_pitch);
+    const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
+    const int32_t lane_place = (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step;
+
+#pragma unroll 1
+    for (int32_t residue = first_residue; residue < w.stride; residue += t.unit_residues) {
+      const Phase pw = w.phases.of[residue];
+      float sums[Tiles][PixelTiles][4];
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+        const int32_t in_group = (tile + n) * 8 + 2 * l;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float bias = places[group * p.cout + smaller(in_group + e, channels - 1)].bias;
+#pragma unroll
+          for (int m = 0; m < PixelTiles; ++m) sums[n][m][e] = sums[n][m][e + 2] = bias;
+        }
+      }
+      if (pw.count > 0) {
+#pragma unroll 1
+        for (int32_t i = 0; i < ph.count; ++i) {
+          const int32_t ih = jh + ph.top - i * h.input_step;
+          if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
+          uint32_t slot = static_cast<uint32_t>(ih);
+          p.ring.divide(slot);
+          const uint32_t* x_tap = x + (static_cast<int32_t>(slot) * t.row_pitch + pw.top * t.pixel_pitch);
+          const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
+          if (t.x_pixels) {
+            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, pw.count, sums);
+          } else {
+            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, pw.count, sums);
+          }
+        }
+      }
+      const int32_t next = 8 * w.stride * column_step;
+      const bool whole = (j + 16 * PixelTiles) * w.stride <= columns;  // of all lanes
+#pragma unroll
+      for (int n = 0; n < Tiles; ++n) {
+        const int32_t in_group = (tile + n) * 8 + 2 * l;
+        const Place* place = places + group * p.cout + in_group;  // of several groups, a block has all channels
+        const int32_t valid = channels - in_group;
+        if (valid <= 0) continue;
+        Scalar* to = stage + (place[0].at + lane_place + residue * column_step);
+        Scalar* second = to + (valid > 1 ? place[1].at - place[0].at : 0);
+        const int32_t left = whole ? 16 * PixelTiles * w.stride : columns - (j + g) * w.stride - residue;
+        // A lane whose second channel does not exist writes the first one's value to its place last.
+        if (whole) {
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+            const float* v = &sums[n][m / 2][m % 2 * 2];
+            store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
+          }
+        } else {
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+            const float* v = &sums[n][m / 2][m % 2 * 2];
+            if (left > 8 * m * w.stride) store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
+          }
+        }
+      }
+    }
+  }
+}
+
+// The bias in rows that no tap reaches, plane by plane.
+template <class Scalar>
+CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, const Place* places, Scalar* stage) {
+  constexpr int32_t vector = 16 / sizeof(Scalar);
+  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), columns = s.last - s.first;
+#pragma unroll 1
+  for (int32_t in_step = 0; in_step < s.rows; ++in_step) {
+    uint32_t residue = static_cast<uint32_t>(s.row + in_step);
+    p.stride_h.divide(residue);
+    if (p.h.phases.of[residue].count > 0) continue;
+#pragma unroll 1
+    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += compute_warps) {
+      const Place place = places[channel];
+      Elements<Scalar, vector> value;
+#pragma unroll
+      for (int i = 0; i < vector; ++i) store<1>(&value.v[i], &place.bias);
+      const int32_t first = place.at + in_step * columns, last = first + columns;
+      const int32_t whole_first = smaller((first + vector - 1) & -vector, last);
+      const int32_t whole_last = larger(last & -vector, whole_first);
+      Scalar* plane = stage;
+      if (first + lane < whole_first) plane[first + lane] = value.v[0];
+#pragma unroll 4
+      for (int32_t i = whole_first + lane * vector; i < whole_last; i += 32 * vector) {
+        *reinterpret_cast<Elements<Scalar, vector>*>(plane + i) = value;
+      }
+      if (whole_last + lane < last) plane[whole_last + lane] = value.v[0];
+    }
+  }
+}
+
+// Elements [from, to) of a line that is not stored as a whole.
+template <class Scalar>
+CONVT_DEVICE void store_elements(Scalar* y, const Scalar* stage, int32_t from, int32_t to, int lane) {
+#pragma unroll 1
+  for (int32_t i = from + lane; i < to; i += 32) y[i] = stage[i];
+}
+
+// Stores a step's outputs where they are flat. Positions are counted from the line in which the plane begins. What lies
+// behind the last whole line goes to the front of the next step's buffer, unless the outputs of the block end there.
+template <class Scalar>
+CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
+                              const Scalar* stage, Scalar* next_stage, bool bulk) {
+  constexpr int32_t line = Element<Scalar>::line;
+  const Tiling& t = p.t;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) - compute_warps;
+  const int32_t planes = t.y_pixels ? b.channels : 1;
+  const int32_t unit = p.plane_step, row = p.w_axis.out * unit;
+  const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * unit;
+  const bool row_ends = s.last == b.last_column;
+  const bool ends = row_ends && (t.strips > 1 || s.row + s.rows == b.last_row);
+#pragma unroll 1
+  for (int32_t plane = warp; plane < planes; plane += memory_warps) {
+    const int32_t offset = offsets[plane];
+    const int32_t from = offset + s.row * row + s.first * unit, to = from + length;
+    // What the block writes of the stretch of outputs that this step is a part of.
+    int32_t run_first = offset + b.first_row * row, run_last = offset + b.last_row * row;
+    if (t.strips > 1) {
+      const int32_t row_start = offset + s.row * row;
+      run_first = row_start + b.owned_column * unit;
+      if (b.owned_column > 0) run_first = (run_first + line - 1) & -line;
+      run_last = row_start + b.strip_end * unit;
+      if (b.strip_end < p.w_axis.out) run_last = (run_last + line - 1) & -line;
+      run_last = smaller(run_last, row_start + row);
+    }
+    const int32_t origin = from & -line;
+    const int32_t first = larger(origin, run_first), last = ends ? run_last : to & -line;
+    Scalar* global = y + plane * p.y_channel - offset;
+    const Scalar* staged = stage + plane * (t.y_pixels ? t.channel_pitch : 0) - origin;
+    if (first < last) {
+      const int32_t whole_first = (first + line - 1) & -line, whole_last = last & -line;
+      store_elements(global, staged, first, smaller(whole_first, last), lane);
+      if (whole_first < whole_last) {
+        if (bulk) {
+          if (lane == 0) {
+            device::bulk_store(global + whole_first, staged + whole_first,
+                               static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
+          }
+        } else {
+          constexpr int32_t vector = 16 / sizeof(Scalar);
+#pragma unroll 4
+          for (int32_t i = whole_first + lane * vector; i < whole_last; i += 32 * vector) {
+            *reinterpret_cast<uint4*>(global + i) = *reinterpret_cast<const uint4*>(staged + i);
+          }
+        }
+      }
+      if (whole_last >= whole_first) store_elements(global, staged, whole_last, last, lane);
+    }
+    if (!ends) {
+      const int32_t carried = to & -line;
+      Scalar* next = next_stage + plane * (t.y_pixels ? t.channel_pitch : 0);
+#pragma unroll 1
+      for (int32_t i = carried + lane; i < to; i += 32) next[i - carried] = staged[i];
+    }
+  }
+  if (bulk) {
+    device::bulk_commit();
+  }
+}
+
+template <class Scalar, int V>
+CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, Scalar* y, const Scalar* stage) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) - 32 * compute_warps;
+  const int32_t columns = s.last - s.first, rest_vectors = b.channels / V;
+  const uint32_t items = static_cast<uint32_t>(s.rows * columns) * p.store_vectors.divisor;
+#pragma unroll 4
+  for (uint32_t i = static_cast<uint32_t>(thread); i < items; i += 32 * memory_warps) {
+    uint32_t vector = i;
+    const auto position = static_cast<int32_t>(p.store_vectors.divide(vector));
+    if (static_cast<int32_t>(vector) >= rest_vectors) continue;
+    const int32_t in_step = s.rows == 1 ? 0 : position / columns;
+    const int32_t column = s.first + position - in_step * columns;
+    const Elements<Scalar, V>& from = *reinterpret_cast<const Elements<Scalar, V>*>(
+        stage + position * p.t.channel_pitch + static_cast<int32_t>(vector) * V);
+    *reinterpret_cast<Elements<Scalar, V>*>(
+        y + ((s.row + in_step) * p.y_row + int64_t{column} * p.plane_step + static_cast<int32_t>(vector) * V)) = from;
+  }
+}
+
+template <class Scalar>
+CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
+                             const Scalar* stage, Scalar* next_stage, bool bulk) {
+  if (p.t.flat) {
+    store_lines(p, b, s, offsets, y, stage, next_stage, bulk);
+  } else if (sizeof(Scalar) == 2 && p.store_width == 8) {
+    store_vectors<Scalar, 16 / sizeof(Scalar)>(p, b, s, y, stage);
+  } else if (p.store_width == 4) {
+    store_vectors<Scalar, 4>(p, b, s, y, stage);
+  } else if (p.store_width == 2) {
+    store_vectors<Scalar, 2>(p, b, s, y, stage);
+  } else {
+    store_vectors<Scalar, 1>(p, b, s, y, stage);
+  }
+}
+
+CONVT_DEVICE Step first_step(const Params& p, const Block& b) {
+  return {b.first_row, smaller(p.t.rows, b.last_row - b.first_row), b.first_column,
+          smaller(b.first_column + p.part_columns, b.last_column)};
+}
+CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
+  Step n = s;
+  n.first = s.last;
+  if (n.first >= b.last_column) {
+    n.first = b.first_column;
+    n.row = s.row + s.rows;
+    n.rows = smaller(p.t.rows, b.last_row - n.row);
+  }
+  n.last = smaller(n.first + p.part_columns, b.last_column);
+  return n;
+}
+
+CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
+  const Tiling& t = p.t;
+  Block b;
+  uint32_t rest = p.chunks.divide(index);
+  const auto chunk = static_cast<int32_t>(index);
+  uint32_t strip = rest;
+  rest = p.strips.divide(strip);
+  uint32_t channel_block = rest;
+  p.channel_blocks.divide(channel_block);
+  b.first_row = chunk * t.chunk_rows;
+  b.last_row = smaller(b.first_row + t.chunk_rows, p.h.out);
+  b.owned_column = b.first_column = static_cast<int32_t>(strip) * t.strip_columns;
+  b.strip_end = smaller(b.first_column + t.strip_columns, p.w_axis.out);
+  b.last_column = smaller(b.strip_end + t.strip_extra, p.w_axis.out);
+  if (t.block_groups > 1) {
+    b.group = static_cast<int32_t>(channel_block) * t.block_groups, b.tile = 0;
+    b.channel = b.group * p.cout;
+    b.channels = smaller(t.block_groups, p.groups - b.group) * p.cout;
+  } else {
+    uint32_t part = channel_block;
+    b.group = static_cast<int32_t>(p.group_blocks.divide(part));
+    b.tile = static_cast<int32_t>(part) * t.block_tiles;
+    b.channel = b.group * p.cout + b.tile * 8;
+    b.channels = smaller(8 * t.block_tiles, p.cout - b.tile * 8);
+  }
+  b.input_column = (b.first_column / p.w_axis.stride + p.w_axis.phases.first) & -4;
+  return b;
+}
+
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
+__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
+  const Tiling& t = p.t;
+  unsigned char* shared = device::dynamic_shared_memory();
+  uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
+  uint32_t* ring = reinterpret_cast<uint32_t*>(shared + t.weight_bytes);
+  unsigned char* stages = shared + t.weight_bytes + t.input_bytes;
+  static_assert(sizeof(Block) + 8 <= 64 && sizeof(Block) % 8 == 0, "see Tiling::table_bytes");
+  Block* shared_block = reinterpret_cast<Block*>(stages + t.stages * t.stage_bytes);
+  int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
+  int32_t* offsets = spoilt + 2;
+  float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
+  Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
+  const int thread = static_cast<int>(threadIdx.x);
+
+  if (thread == 0) *shared_block = make_block(p, blockIdx.x);
+  const auto n = static_cast<int64_t>(blockIdx.x / static_cast<uint32_t>(t.chunks * t.strips * t.channel_blocks));
+  __syncthreads();
+  const Block& b = *shared_block;
+  const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch;
+  Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch + b.channel * p.y_channel;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  const bool bulk = false;
+#else
+  const bool bulk = p.bulk;
+#endif
+
+  // Zeros where no input is ever loaded.
+  for (int32_t i = thread; i < static_cast<int32_t>(t.input_bytes / 16); i += block) {
+    reinterpret_cast<uint4*>(ring)[i] = make_uint4(0, 0, 0, 0);
+  }
+  if (thread < 2) spoilt[thread] = 0;
+  for (int32_t i = thread; i < b.channels; i += block) {
+    offsets[i] = t.flat ? static_cast<int32_t>(reinterpret_cast<uintptr_t>(y + i * (t.y_pixels ? p.y_channel : 0)) /
+                                               sizeof(Scalar) % Element<Scalar>::line)
+                        : 0;
+    bias[i] = 0;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
+  }
+  __syncthreads();
+
+  Step now = first_step(p, b);
+  // Input rows below this one have been loaded, as far as they are needed.
+  int32_t loaded = larger(0, now.row / p.h.stride + p.h.phases.first);
+  const auto rows_end = [&](const Step& s) {
+    return smaller(p.h.in, (s.row + s.rows - 1) / p.h.stride + p.h.phases.last + 1);
+  };
+  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, now, offsets, bias, i);
+  bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
+  int32_t end = rows_end(now);
+  if (loaded < end) {
+    load_rows<Scalar, Strict>(p, b, x, ring, spoilt, loaded, end, thread, block);
+    loaded = end;
+  }
+  if (bad) *spoilt = 1;
+  __syncthreads();
+
+  const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
+  const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
+  if (thread < 32 * compute_warps) {
+    bool any_spoilt = false;
+#pragma unroll 1
+    for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
+      const Place* now_places = places + i % 2 * t.block_channels;
+      if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, now_places, stage_of(stage));
+      // What was loaded for this step; the other one is for the next step.
+      any_spoilt |= spoilt[i % 2] != 0;
+      if (any_spoilt) {
+        device::named_barrier(2, 32 * compute_warps);
+        repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
+      }
+      device::fence_async_proxy();
+      device::named_barrier(1, block);
+      now = step_after(p, b, now);
+    }
+  } else {
+    Step before = now;
+    int32_t stage = 0, last_stage = 0;
+#pragma unroll 1
+    for (int32_t i = 0; now.row < b.last_row; ++i) {
+      if (i > 0) store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
+      before = now;
+      now = step_after(p, b, now);
+      if (now.row < b.last_row) {
+        for (int32_t c = thread - 32 * compute_warps; c < b.channels; c += 32 * memory_warps) {
+          places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, now, offsets, bias, c);
+        }
+        loaded = larger(loaded, now.row / p.h.stride + p.h.phases.first);
+        end = rows_end(now);
+        if (loaded < end) {
+          load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, loaded, end, thread - 32 * compute_warps,
+                                    32 * memory_warps);
+          loaded = end;
+        }
+      }
+      // The next step's buffer is free.
+      if (bulk) {
+        if (t.stages == 3) {
+          device::bulk_wait_read<1>();
+        } else {
+          device::bulk_wait_read<0>();
+        }
+      }
+      device::fence_async_proxy();
+      device::named_barrier(1, block);
+      last_stage = stage;
+      stage = stage_after(stage);
+    }
+    store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
+    if (bulk) device::bulk_wait_read<0>();
+  }
+}
+
+}  // namespace convt::grouped

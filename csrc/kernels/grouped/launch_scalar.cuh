@@ -1,0 +1,40 @@
+// The launches of one element type and precision; each is instantiated in a translation unit of its own.
+#pragma once
+
+#include "kernel.cuh"
+
+namespace convt::grouped {
+
+template <class Scalar, bool Strict>
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
+
+#if defined(CONVT_GROUPED_INSTANTIATE)
+
+template <class Scalar, bool Strict, int StepWords, int Row = 0>
+cudaError_t launch_row(const Plan& plan, const Params& params, cudaStream_t stream) {
+  if constexpr (Row == config_count) {
+    return cudaErrorInvalidConfiguration;
+  } else {
+    if (plan.configuration != Row) return launch_row<Scalar, Strict, StepWords, Row + 1>(plan, params, stream);
+    const auto kernel =
+        grouped_kernel<Scalar, Strict, StepWords, configs[Row].tiles, pixel_tiles(configs[Row], Strict)>;
+    const auto bytes = static_cast<int>(params.t.shared_bytes);
+    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error != cudaSuccess) return error;
+    kernel<<<dim3(static_cast<unsigned>(plan.grid)), block, static_cast<size_t>(bytes), stream>>>(params);
+    return cudaGetLastError();
+  }
+}
+
+template <class Scalar, bool Strict>
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  const Params params = make_params(plan, problem, operands, /*bulk=*/true);
+  if constexpr (sizeof(Scalar) == 2) {
+    if (params.t.step_words == 4) return launch_row<Scalar, Strict, 4>(plan, params, stream);
+  }
+  return launch_row<Scalar, Strict, 8>(plan, params, stream);
+}
+
+#endif
+
+}  // namespace convt::grouped

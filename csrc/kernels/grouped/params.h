@@ -1,0 +1,123 @@
+// What a grouped kernel is given, by value.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../depthwise/params.h"
+#include "../operands.h"
+#include "config.h"
+
+namespace convt::grouped {
+
+using depthwise::Divisor;
+
+struct AxisParams {
+  Phases phases;
+  int32_t in, out, stride, tap_step, input_step;
+};
+
+// Strides in elements.
+struct Params {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch, x_channel, x_row, x_column;
+  int64_t w_in, w_out, w_row, w_column;
+  int64_t y_batch, y_channel, y_row;
+  int64_t bias_stride;
+  AxisParams h, w_axis;
+  Tiling t;
+  int32_t groups, cin, cout, kernel_h, kernel_w;
+  int32_t load_width;   // words of x that can be read at once: 1, 2 or 4
+  int32_t store_width;  // elements of y that can be written at once where lines are not whole
+  int32_t plane_step;   // elements from an output to its right neighbour where outputs are flat
+  bool bulk;            // stores by the copy engine
+  Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
+  Divisor tiles, steps;                                  // of a weight's index
+  Divisor passes, stride_h, ring;
+  Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
+  int32_t units;                                  // of a whole step: the work of one warp at a time
+  int32_t part_columns;                           // outputs of a row, of a step
+  int32_t step_pitch, tap_pitch;                  // words between fragments of weights
+  int32_t w_tap_pitch, x_tap_pitch;               // from a tap of a phase to the next one
+  Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
+  Divisor store_vectors;                          // of the vectors of an output pixel
+};
+static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
+
+inline AxisParams axis_params(const Axis<int64_t>& a) {
+  AxisParams q{};
+  q.phases = phases(a);
+  q.in = static_cast<int32_t>(a.in), q.out = static_cast<int32_t>(a.out), q.stride = static_cast<int32_t>(a.stride);
+  q.tap_step = static_cast<int32_t>(a.tap_step), q.input_step = static_cast<int32_t>(a.input_step);
+  return q;
+}
+
+// The widest power of two of at most `widest` at which every stride that is used and the pointer, in units of
+// `unit_bytes`, are multiples.
+inline int32_t common_width(const void* pointer, int64_t element_bytes, std::initializer_list<int64_t> strides,
+                            int32_t widest) {
+  const auto fits = [&](int32_t width) {
+    if (reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(width * element_bytes) != 0) return false;
+    for (int64_t s : strides) {
+      if (s % width != 0) return false;
+    }
+    return true;
+  };
+  while (widest > 1 && !fits(widest)) widest /= 2;
+  return widest;
+}
+
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o, bool bulk) {
+  const Config& c = configs[plan.configuration];
+  const int64_t bytes = element_size(p.dtype);
+  Params q{};
+  Tiling& t = q.t;
+  t = tiling(c, p, plan.cut);
+  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch = used(p.batch, p.x_strides[0]), q.x_channel = used(p.in_channels, p.x_strides[1]);
+  q.x_row = used(p.in_h, p.x_strides[2]), q.x_column = used(p.in_w, p.x_strides[3]);
+  q.w_in = p.w_strides[0], q.w_out = p.w_strides[1], q.w_row = p.w_strides[2], q.w_column = p.w_strides[3];
+  q.y_batch = p.y_strides[0], q.y_channel = t.y_pixels ? p.y_strides[1] : 1;
+  q.y_row = t.y_pixels ? p.out_w : p.out_w * p.out_channels;
+  q.bias_stride = p.bias_stride;
+  q.h = axis_params(p.axis_h()), q.w_axis = axis_params(p.axis_w());
+  q.groups = static_cast<int32_t>(p.groups);
+  q.cin = static_cast<int32_t>(p.in_channels_per_group()), q.cout = static_cast<int32_t>(p.out_channels_per_group());
+  q.kernel_h = static_cast<int32_t>(p.kernel_h), q.kernel_w = static_cast<int32_t>(p.kernel_w);
+  // Vectors run along the columns, two channels at a time in 16 bits, or along the channels of a group.
+  if (t.x_pixels) {
+    q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row}, 4);
+  } else {
+    q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_row, q.x_column, q.cin}, static_cast<int32_t>(16 / bytes));
+    q.load_width = bytes == 2 ? q.load_width / 2 : q.load_width;
+  }
+  q.load_width = std::max(q.load_width, 1);
+  q.plane_step = static_cast<int32_t>(t.y_pixels ? 1 : p.out_channels);
+  q.store_width =
+      t.flat ? 1
+             : common_width(o.result, bytes, {p.out_channels, t.block_groups > 1 ? t.block_groups * q.cout : 8, q.cout},
+                            static_cast<int32_t>(16 / bytes));
+  q.bulk = bulk && t.flat;
+  q.chunks = Divisor(t.chunks), q.strips = Divisor(t.strips), q.channel_blocks = Divisor(t.channel_blocks);
+  q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
+  q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
+  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
+  const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
+  q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
+  q.units = t.part_tiles * passes * t.rows * t.unit_residues;
+  q.part_columns = t.part_tiles * 16 * pixel_tiles(c, strict(p)) * q.w_axis.stride;
+  q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
+  q.w_tap_pitch = q.w_axis.tap_step * q.tap_pitch, q.x_tap_pitch = q.w_axis.input_step * t.pixel_pitch;
+  const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
+  q.load_vectors = Divisor(vectors);
+  q.load_inner = Divisor(t.x_pixels ? ceil_div<int64_t>(t.input_columns, q.load_width) : t.block_groups * vectors);
+  q.load_middle = Divisor(t.x_pixels ? t.block_groups * t.words : t.input_columns);
+  q.store_vectors = Divisor(std::max(1, t.block_channels / q.store_width));
+  return q;
+}
+
+}  // namespace convt::grouped

@@ -1,0 +1,82 @@
+// Few channels a group, or few channels in all, on tensor cores. See csrc/kernels/grouped.
+#include <algorithm>
+
+#include "../../kernels/grouped/config.h"
+#include "family.h"
+
+namespace convt {
+namespace {
+
+// Why no configuration of the grouped family takes the problem; empty if one may.
+std::string grouped_refusal(const Problem& p, const DeviceInfo& device) {
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
+    return std::string("has no ") + name(p.dtype);
+  }
+  if (device.compute_capability < 80) return "needs tensor cores of sm_80";
+  const int64_t most = grouped::most_channels;
+  if (p.in_channels_per_group() > most) {
+    return "takes at most " + number(most) + " input channels a group, not " + number(p.in_channels_per_group());
+  }
+  if (p.out_channels_per_group() > most) {
+    return "takes at most " + number(most) + " output channels a group, not " + number(p.out_channels_per_group());
+  }
+  if (std::max(p.stride_h, p.stride_w) > grouped::most_stride) {
+    return "takes strides up to " + number(grouped::most_stride) + ", not " + number(std::max(p.stride_h, p.stride_w));
+  }
+  if (p.in_w > 1 && p.x_strides[3] != 1 && p.in_channels > 1 && p.x_strides[1] != 1) {
+    return "takes inputs whose rows or channels are contiguous in memory";
+  }
+  const auto format = memory_format(p.y_sizes(), p.y_strides);
+  if (format == MemoryFormat::strided) return "writes contiguous outputs only";
+  // Inside an image every offset is computed in 32 bits, tiles that reach beyond its end included.
+  constexpr int64_t limit = int64_t{1} << 30;
+  for (int64_t size : {checked_mul(checked_mul(p.out_channels, p.out_h), p.out_w), p.in_h, p.in_w, p.padding_h,
+                       p.padding_w, checked_mul(p.kernel_h, p.dilation_h), checked_mul(p.kernel_w, p.dilation_w),
+                       checked_mul(p.kernel_h, p.kernel_w)}) {
+    if (size >= limit) return "takes images of less than 2^30 elements";
+  }
+  return "";
+}
+
+}  // namespace
+
+void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
+  const std::string refusal = grouped_refusal(p, device);
+  for (int32_t row = 0; row < grouped::config_count; ++row) {
+    const grouped::Config& config = grouped::configs[row];
+    std::string reason = refusal;
+    if (reason.empty() && config.tiles > 1 && p.out_channels_per_group() <= 8 * (config.tiles - 1)) {
+      reason = "takes more than " + std::to_string(8 * (config.tiles - 1)) + " output channels a group, not " +
+               std::to_string(p.out_channels_per_group());
+    }
+    if (!reason.empty()) {
+      out.push_back(refuse(Algorithm::grouped, config.name, reason));
+      continue;
+    }
+    const grouped::Tiling t = grouped::tiling(config, p, std::min<int64_t>(device.shared_memory_per_block, 227 << 10));
+    if (t.shared_bytes > device.shared_memory_per_block) {
+      out.push_back(refuse(Algorithm::grouped, config.name,
+                           "needs " + std::to_string(t.shared_bytes) + " bytes of shared memory, more than the " +
+                               std::to_string(device.shared_memory_per_block) + " of a block"));
+      continue;
+    }
+    const int64_t grid = grouped::blocks(t, p);
+    if (grid > std::numeric_limits<int32_t>::max()) {
+      out.push_back(
+          refuse(Algorithm::grouped, config.name, "needs " + std::to_string(grid) + " blocks, more than a grid holds"));
+      continue;
+    }
+    Candidate c = fitting(Algorithm::grouped, config.name, row);
+    c.unproven = true;
+    c.plan.grid = grid;
+    c.plan.block = grouped::block;
+    c.plan.cut = grouped::cut_of(t);
+    // The model's time is that of an H200.
+    c.estimated_seconds = launch_seconds + t.seconds * (4.8e12 / device.bandwidth);
+    out.push_back(c);
+  }
+}
+
+}  // namespace convt

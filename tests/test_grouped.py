@@ -1,0 +1,282 @@
+"""The grouped family: its kernels' own source in the emulator of tests/simt, the planner, and the kernels on a GPU."""
+
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from reference import Problem, assert_parity, lay_out, poison_allocator, random_tensor, reference
+
+import convt
+from convt import _C
+
+ROOT = Path(__file__).parent.parent
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
+CONFIGURATIONS = ("grouped/mma_64x8", "grouped/mma_64x16")
+FORMATS = (torch.contiguous_format, torch.channels_last)
+
+# Layers of benchmarks/data/cases.csv.
+LAYERS = {
+    "kb75": Problem(16, 32, 64, (128, 256), (3, 5), (2, 3), (1, 2), (0, 0), 4, (2, 1)),
+    "kb81": Problem(16, 32, 64, (64, 128), (3, 3), (5, 5), (1, 1), (0, 0), 1, (2, 2)),
+    "grouped_32": Problem(16, 256, 256, (64, 64), (3, 3), (2, 2), (1, 1), (1, 1), 32),
+    "erfnet.output_conv": Problem(6, 16, 20, (256, 512), (2, 2), (2, 2)),
+    "gtcrn.de_conv3": Problem(16, 16, 16, (501, 33), (1, 5), (1, 2), (0, 2), (0, 0), 2),
+    "sfmlearner.upconv1": Problem(4, 32, 16, (64, 208), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "hifigan_v1.up3": Problem(1, 64, 32, (1, 55040), (1, 4), (1, 2), (0, 1)),
+}
+
+
+def test_random_problems_in_the_emulator(tmp_path):
+    """In buffers of exactly their size, of every alignment, cut in every way, with infinities and NaN."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("needs g++")
+    program = tmp_path / "grouped_simt"
+    sources = ["tests/grouped_simt.cpp"]
+    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
+    flags = ["-O2", "-std=c++20", "-fsanitize=alignment", "-fno-sanitize-recover=all", "-Icsrc", "-Itests/simt"]
+    built = subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    run = subprocess.run([program, "0", "160"], capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def explanation(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
+    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
+    return convt.explain(x, torch.empty(p.w_shape, dtype=dtype, device="meta"), device=device, **p.arguments)
+
+
+def candidates(p, **kwargs):
+    return [c for c in explanation(p, **kwargs).candidates if c.algorithm == "grouped"]
+
+
+def test_the_configurations_tested_are_those_compiled():
+    assert tuple(name for name in _C.configuration_names() if name.startswith("grouped/")) == CONFIGURATIONS
+
+
+@pytest.mark.parametrize("memory", FORMATS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_real_layers_are_taken(layer, dtype, memory):
+    for device in ("h200", "a100", "rtx4090"):
+        found = candidates(LAYERS[layer], dtype=dtype, memory=memory, device=device)
+        assert "" in {c.refusal for c in found}, device
+
+
+def test_it_waits_for_its_proof():
+    plan = explanation(LAYERS["kb75"])
+    assert plan.algorithm == "direct"
+    assert "not grouped/mma_64x16: waits for its proof on a GPU" in str(plan)
+
+
+def test_refusals_say_why():
+    takes = Problem(2, 8, 32, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2)
+    assert {c.refusal for c in candidates(takes)} == {""}
+    refused = {
+        "takes at most 128 input channels a group, not 129": Problem(1, 129, 8, (6, 8), (4, 4)),
+        "takes at most 128 output channels a group, not 130": Problem(1, 8, 130, (6, 8), (4, 4)),
+        "takes strides up to 32, not 33": Problem(1, 8, 8, (6, 8), (4, 4), (33, 2)),
+        "takes more than 8 output channels a group, not 8": Problem(1, 8, 8, (6, 8), (4, 4)),
+        "takes images of less than 2^30 elements": Problem(1, 8, 64, (4096, 2048), (2, 2), (2, 2)),
+    }
+    for reason, p in refused.items():
+        assert reason in {c.refusal for c in candidates(p)}
+    # A window of rows that no block can hold.
+    tall = Problem(1, 64, 64, (4000, 400), (40, 1), (1, 1), (0, 0), (0, 0), 1, (50, 1))
+    assert all("bytes of shared memory, more than the" in c.refusal for c in candidates(tall))
+    assert {c.refusal for c in candidates(takes, dtype=torch.float64)} == {"has no float64"}
+    assert {c.refusal for c in candidates(takes, device="t4")} == {"needs tensor cores of sm_80"}
+
+
+# GPU
+
+
+def precise(precision):
+    """The dtype of a precision, with float32 products as it says."""
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
+
+
+def forced(configuration, x, w, b, p):
+    _C.force_configuration(configuration)
+    try:
+        return convt.conv_transpose2d(x, w, b, **p.arguments)
+    finally:
+        _C.force_configuration("")
+
+
+def problem(rng, most_height=12, most_width=90):
+    while True:
+        groups = rng.choice((1, 1, 2, 3, 8))
+        most = 48 // groups + 2
+        stride, dilation = ((rng.randint(1, 5), rng.randint(1, 5)) for _ in range(2))
+        if rng.random() < 0.6:
+            dilation = (1, 1)
+        p = Problem(
+            batch=rng.randint(1, 3),
+            in_channels=groups * rng.choice((8, rng.randint(1, most))),
+            out_channels=groups * rng.choice((8, 16, rng.randint(1, most))),
+            size=(rng.randint(1, most_height), rng.choice((rng.randint(1, most_width), 8 * rng.randint(1, 12)))),
+            kernel=(rng.randint(1, 5), rng.randint(1, 5)),
+            stride=stride,
+            padding=(rng.randint(0, 6), rng.randint(0, 6)),
+            output_padding=tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)),
+            groups=groups,
+            dilation=dilation,
+        )
+        if min(p.y_shape) > 0:
+            return p
+
+
+def operands(p, dtype, rng):
+    memory = rng.choice(("contiguous", "contiguous", "channels_last", "offset"))
+    x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), memory)
+    w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), rng.choice(("contiguous", "channels_last", "permuted")))
+    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
+
+
+def torch_result(p, x, w, b):
+    return torch.nn.functional.conv_transpose2d(x, w, b, **p.arguments)
+
+
+def fitting(p, configuration):
+    return configuration == "grouped/mma_64x8" or p.out_channels // p.groups > 8
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_problems(configuration, precision, seed):
+    dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {seed}")
+    for _ in range(15):
+        p = problem(rng)
+        if not fitting(p, configuration):
+            continue
+        x, w, b = operands(p, dtype, rng)
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(configuration, x, w, b, p)
+        if precision == "tf32":
+            # cuDNN need not use TF32 for a small problem; the reference is made of rounded operands instead.
+            x, w = (round_to_tf32(t) for t in (x, w))
+        ref = reference(p, "forward", x=x, w=w, bias=b)
+        assert_parity(result, forced("direct/thread_per_output", x, w, b, p), ref)
+        if precision == "tf32":
+            continue
+        for _ in range(2):
+            poison_allocator(p.y_shape, dtype=dtype)
+            assert torch.equal(forced(configuration, x, w, b, p), result)
+
+
+def round_to_tf32(t):
+    """To nearest, ties away from zero, as the kernels round."""
+    return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("offset", (1, 2, 3, 4, 8))
+@pytest.mark.parametrize("memory", FORMATS, ids=str)
+def test_misaligned_inputs(precision, offset, memory):
+    dtype = precise(precision)
+    p = Problem(2, 16, 32, (7, 32), (4, 4), (2, 2), (1, 1), (0, 0), 2)
+    w = random_tensor(p.w_shape, dtype, "cuda")
+    x = random_tensor(p.x_shape, dtype, "cuda").contiguous(memory_format=memory)
+    flat = torch.full((x.numel() + offset,), float("nan"), dtype=dtype, device="cuda")
+    shifted = torch.as_strided(flat, x.shape, x.stride(), offset)
+    shifted.copy_(x)
+    for configuration in CONFIGURATIONS:
+        assert torch.equal(forced(configuration, shifted, w, None, p), forced(configuration, x, w, None, p))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("memory", FORMATS, ids=str)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_real_layers(layer, precision, memory):
+    """The first and last image of each, which cut the problem as it will be cut."""
+    dtype = precise(precision)
+    p = LAYERS[layer]
+    x = random_tensor(p.x_shape, dtype, "cuda").contiguous(memory_format=memory)
+    w, b = random_tensor(p.w_shape, dtype, "cuda"), random_tensor((p.out_channels,), dtype, "cuda")
+    if precision == "tf32":
+        x, w = (round_to_tf32(t).contiguous(memory_format=m) for t, m in ((x, memory), (w, torch.contiguous_format)))
+    for configuration in CONFIGURATIONS:
+        if not fitting(p, configuration):
+            continue
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(configuration, x, w, b, p)
+        direct = forced("direct/thread_per_output", x, w, b, p)
+        assert not bool(result.isnan().any())
+        scale = direct.float().abs().max().item()
+        # Both round once to the output's dtype and sum in float32 in another order.
+        limit = scale * (3 * torch.finfo(dtype).eps if dtype != torch.float32 else 2e-5)
+        assert (result.float() - direct.float()).abs().max().item() <= limit
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_and_inf_spread_by_taps_only(configuration, precision):
+    dtype, rng = precise(precision), random.Random(precision)
+    for _ in range(6):
+        p = problem(rng, 6, 16)
+        if not fitting(p, configuration):
+            continue
+        ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
+        for spoilt in (0, 1):
+            for value in (float("nan"), float("inf")):
+                pair = [t.clone() for t in ones]
+                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
+                pair[spoilt][at] = value
+                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
+                marks[spoilt][at] = 1
+                marks[1 - spoilt] += 1
+                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
+                result = forced(configuration, *pair, None, p).cpu()
+                assert torch.equal(~result.isfinite(), reached), (p, spoilt, value, at)
+                if value == float("inf"):
+                    assert not bool(result.isnan().any())
+
+
+@pytest.mark.gpu
+def test_strict_float32_is_as_accurate_as_torch():
+    torch.backends.cudnn.allow_tf32 = False
+    for layer in ("kb75", "grouped_32"):
+        p = LAYERS[layer]
+        p = Problem(1, p.in_channels, p.out_channels, p.size, *(getattr(p, f) for f in (
+            "kernel", "stride", "padding", "output_padding", "groups", "dilation")))  # fmt: skip
+        x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+        exact = torch_result(p, x.double(), w.double(), None)
+        theirs = torch.linalg.vector_norm(torch_result(p, x, w, None).double() - exact)
+        for configuration in CONFIGURATIONS:
+            if fitting(p, configuration):
+                ours = torch.linalg.vector_norm(forced(configuration, x, w, None, p).double() - exact)
+                assert ours <= 1.25 * theirs, (layer, configuration, (ours / theirs).item())
+
+
+@pytest.mark.gpu
+def test_more_images_than_a_grid_is_high():
+    p = Problem(70_000, 4, 4, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
+    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    torch.backends.cudnn.allow_tf32 = False
+    last = Problem(1, 4, 4, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
+    result = forced(CONFIGURATIONS[0], x, w, None, p)
+    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
+
+
+@pytest.mark.large(gib=40)
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
+def test_outputs_beyond_32_bits(dtype):
+    p = Problem(34, 64, 64, (512, 512), (4, 4), (2, 2), (1, 1), (0, 0), 8)
+    x, w = torch.randn(p.x_shape, dtype=dtype, device="cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    result = forced(CONFIGURATIONS[0], x, w, None, p)
+    assert result.numel() > 2**31
+    one = Problem(1, 8, 8, (512, 512), (4, 4), (2, 2), (1, 1))
+    for n, g in ((0, 0), (33, 7)):
+        ref = reference(one, "forward", x=x[n : n + 1, 8 * g : 8 * g + 8], w=w[8 * g : 8 * g + 8])
+        assert_parity(result[n : n + 1, 8 * g : 8 * g + 8], None, ref)
