@@ -1,14 +1,13 @@
 """The depthwise family: the threads' function on the CPU for every configuration, and the kernels on a GPU."""
 
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+import simt_program
 import torch
 import torch.nn.functional as F
-from reference import Problem, assert_parity, lay_out, poison_allocator, random_tensor, reference
+from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
 
 import convt
 from convt import _C
@@ -202,18 +201,9 @@ def test_random_problems_on_the_host(configuration, dtype):
 
 def test_no_access_outside_a_tensor(tmp_path):
     """Random problems under AddressSanitizer and UBSan, in buffers of exactly their size and of every alignment."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    program = tmp_path / "depthwise_host"
-    sources = ["tests/depthwise_host.cpp", "csrc/kernels/depthwise/host.cpp"]
-    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
-    flags = ["-std=c++20", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Icsrc"]
-    build = [compiler, *flags, *sources, "-o", program]
-    built = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    run = subprocess.run([program, "0", "6000"], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    host = "csrc/kernels/depthwise/host.cpp"
+    program = simt_program.build("depthwise_host.cpp", tmp_path, host, sanitizers=("address", "undefined"))
+    simt_program.run(program, 0, 6000)
 
 
 def check_spread(p, configuration, forward, device="cpu", dtype=torch.float32):
@@ -398,7 +388,7 @@ def forced(configuration, x, w, b, p):
 def test_random_problems(configuration, dtype):
     rng = random.Random(f"{configuration} {dtype} gpu")
     name = f"depthwise/{configuration}"
-    for _ in range(10):
+    for _ in range(problem_count(10)):
         p = problem(configuration, rng, 16, 96)
         x, w, b = operands(p, configuration, dtype, rng, "cuda")
         poison_allocator(p.y_shape, dtype=dtype)

@@ -1,13 +1,12 @@
 """The grouped family: its kernels' own source in the emulator of tests/simt, the planner, and the kernels on a GPU."""
 
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+import simt_program
 import torch
-from reference import Problem, assert_parity, lay_out, poison_allocator, random_tensor, reference
+from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
 
 import convt
 from convt import _C
@@ -32,17 +31,7 @@ LAYERS = {
 
 def test_random_problems_in_the_emulator(tmp_path):
     """In buffers of exactly their size, of every alignment, cut in every way, with infinities and NaN."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    program = tmp_path / "grouped_simt"
-    sources = ["tests/grouped_simt.cpp"]
-    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
-    flags = ["-O2", "-std=c++20", "-fsanitize=alignment", "-fno-sanitize-recover=all", "-Icsrc", "-Itests/simt"]
-    built = subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    run = subprocess.run([program, "0", "160"], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    simt_program.run(simt_program.build("grouped_simt.cpp", tmp_path), 0, 160)
 
 
 def explanation(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
@@ -153,7 +142,7 @@ def fitting(p, configuration):
 @pytest.mark.parametrize("seed", range(4))
 def test_random_problems(configuration, precision, seed):
     dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {seed}")
-    for _ in range(15):
+    for _ in range(problem_count(15)):
         p = problem(rng)
         if not fitting(p, configuration):
             continue

@@ -1,14 +1,13 @@
 """The large-stride family: the kernels' source in the SIMT emulator, the planner's row, the kernels on a GPU."""
 
 import random
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+import simt_program
 import torch
 import torch.nn.functional as F
-from reference import Problem, assert_parity, lay_out, poison_allocator, random_tensor, reference
+from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
 
 import convt
 from convt import _C
@@ -63,17 +62,7 @@ def test_the_configurations_tested_are_those_compiled():
 
 def test_random_problems_in_the_emulator(tmp_path):
     """Every configuration, element type and layout: values against float64, accesses, barriers, NaN and infinity."""
-    compiler = shutil.which("g++")
-    if compiler is None:
-        pytest.skip("needs g++")
-    program = tmp_path / "large_stride_simt"
-    sources = ["tests/large_stride_simt.cpp"]
-    sources += sorted(p.relative_to(ROOT).as_posix() for p in (ROOT / "csrc/plan").rglob("*.cpp"))
-    flags = ["-std=c++20", "-O2", "-fsanitize=alignment", "-fno-sanitize-recover=all", "-Icsrc", "-Itests/simt"]
-    built = subprocess.run([compiler, *flags, *sources, "-o", program], cwd=ROOT, capture_output=True, text=True)
-    assert built.returncode == 0, built.stderr
-    run = subprocess.run([program, "0", "144"], capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
+    simt_program.run(simt_program.build("large_stride_simt.cpp", tmp_path), 0, 144)
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -140,7 +129,7 @@ def test_random_problems(configuration, precision, layout):
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
     ran = 0
-    for _ in range(10):
+    for _ in range(problem_count(10)):
         p = problem(rng, STEPS[configuration.split("/")[1]], 1 if dtype == torch.float32 else 2)
         x, w, b = operands(p, dtype, rng, layout)
         poison_allocator(p.y_shape, dtype=dtype)
