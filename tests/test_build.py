@@ -176,3 +176,36 @@ def test_a_torch_that_is_too_old_is_refused(setup_py):
 @needs_setup
 def test_an_absent_compiler_is_named(setup_py):
     assert "'no-such-compiler' does not run" in refusal(setup_py(CONVT_CUDA="0", CXX="no-such-compiler"))
+
+
+def find_nvcc():
+    """As setup.py looks for it: CUDA_HOME, PATH, the toolkit from PyPI; None if there is none."""
+    homes = [Path(os.environ["CUDA_HOME"]) / "bin/nvcc"] if "CUDA_HOME" in os.environ else []
+    homes += [Path(found)] if (found := shutil.which("nvcc")) else []
+    homes += sorted(Path(torch.__file__).parent.parent.glob("nvidia/cu[0-9]*/bin/nvcc"))
+    return next((nvcc for nvcc in homes if nvcc.is_file()), None)
+
+
+@with_source
+@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
+def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path):
+    """No instantiation of Hopper's family spills, and none waits for each product (C7508, C7514, C7520)."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    source = CSRC / f"kernels/implicit_gemm_sm90/instantiations/{mode}.cu"
+    options = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-arch=sm_90a", "-cubin", "-Xptxas", "-v"]
+    home = nvcc.resolve().parent.parent
+    done = subprocess.run(
+        [nvcc, *options, source, "-o", tmp_path / "kernels.cubin"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_HOME": str(home)},
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert not re.search(r"C75(08|14|20)\b|serialized", said)
+    spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
+    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_sm90_kernel", said)
+    assert len(kernels) == len([n for n in convt._C.configuration_names() if n.startswith("implicit_gemm_sm90/")])
+    assert spills and set(spills) == {("0", "0", "0")}
