@@ -108,8 +108,8 @@ def test_every_configuration_is_chosen_for_some_problem():
         plan("weight_grad", shapes=((64, 256, 64, 64), (64, 256, 66, 66)), kernel_size=3),
     ):
         chosen.add(f"{p.algorithm}/{p.configuration}")
-    # That each depthwise configuration is chosen is in test_depthwise.py.
-    assert chosen == {name for name in _C.configuration_names() if not name.startswith("depthwise/")}
+    # That each depthwise configuration is chosen is in test_depthwise.py. No plan but a forced one is grouped yet.
+    assert chosen == {name for name in _C.configuration_names() if not name.startswith(("depthwise/", "grouped/"))}
 
 
 def test_the_forward_never_leaves_convt():
