@@ -4,13 +4,11 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
-#include "../depthwise/params.h"
+#include "../divisor.h"
 #include "../operands.h"
 #include "config.h"
 
 namespace convt::grouped {
-
-using depthwise::Divisor;
 
 struct AxisParams {
   Phases phases;
