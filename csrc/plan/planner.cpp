@@ -48,10 +48,12 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
   return candidates;
 }
 
-Candidate choose(const Problem& p, const std::vector<Candidate>& candidates) {
+Candidate choose(const Problem& p, const DeviceInfo& device, const std::vector<Candidate>& candidates) {
   const Candidate* best = nullptr;
   for (const Candidate& c : candidates) {
-    if (c.fits() && !c.unproven && (best == nullptr || c.estimated_seconds < best->estimated_seconds)) best = &c;
+    if (c.fits() && (!c.unproven || device.unproven) &&
+        (best == nullptr || c.estimated_seconds < best->estimated_seconds))
+      best = &c;
   }
   if (best == nullptr) throw std::invalid_argument("no kernel of convt takes this problem: " + describe(p));
   return *best;
@@ -89,7 +91,7 @@ std::string GemmTile::to_string() const {
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {
   if (p.result_elements() == 0) return nothing_to_do().plan;
-  return choose(p, all_candidates(p, device)).plan;
+  return choose(p, device, all_candidates(p, device)).plan;
 }
 
 Plan make_forced_plan(const Problem& p, const DeviceInfo& device, const std::string& configuration) {
@@ -105,7 +107,7 @@ Explanation explain(const Problem& p, const DeviceInfo& device) {
   Explanation e{p, device, nothing_to_do(), {}};
   if (p.result_elements() == 0) return e;
   e.candidates = all_candidates(p, device);
-  e.chosen = choose(p, e.candidates);
+  e.chosen = choose(p, device, e.candidates);
   return e;
 }
 
@@ -136,7 +138,7 @@ std::string Explanation::to_string() const {
   for (const Candidate& c : candidates) {
     if (c.plan == plan && c.fits()) continue;
     s += "  not " + full_name(c) + ": ";
-    if (c.unproven && c.fits()) {
+    if (c.unproven && !device.unproven && c.fits()) {
       s += "waits for its proof on a GPU; estimated " + microseconds(c.estimated_seconds) + "\n";
       continue;
     }
