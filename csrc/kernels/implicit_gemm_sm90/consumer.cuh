@@ -27,11 +27,11 @@ CONVT_DEVICE PiecePlace piece_place(const Params& p, int32_t piece) {
           static_cast<int32_t>(column) * p.piece_columns};
 }
 
-// Writes what a warp has staged of a slab: 16 rows of each of its blocks at `slab` positions, from position `first` of
+// Writes what a warp has staged of a slab: 16 rows of each of its blocks at `count` positions, from position `first` of
 // a piece on.
 template <Mode mode, int Row, int Width>
 CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& w, const PiecePlace& piece,
-                             int32_t first, const float* staged, bool edge) {
+                             int32_t first, int32_t count, const float* staged, bool edge) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   const DeviceSet& set = p.sets[at.set];
@@ -40,7 +40,8 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
   const int32_t first_block = w.group_m * config.m_blocks;
   // Positions of a run lie in one row.
   const bool squares = p.piece_rows > 1;
-  const int32_t run_columns = squares ? 8 : slab;
+  const int32_t run_columns = squares ? 8 : count;
+  const int32_t runs = squares ? count / 8 : 1;
   const int32_t elements = run_columns * p.column_phases;  // outputs of a run
 #pragma unroll 1
   for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
@@ -50,8 +51,7 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
     const int32_t channels = smaller<int32_t>(16, p.out_channels - first_channel);
     if (channels <= 0) continue;
     const int32_t vectors = p.channels_innermost ? 16 / Width : elements / Width;
-    const int32_t items =
-        p.channels_innermost ? slab * p.column_phases * vectors : channels * (slab / run_columns) * vectors;
+    const int32_t items = p.channels_innermost ? count * p.column_phases * vectors : channels * runs * vectors;
     for (int32_t i = w.lane; i < items; i += 32) {
       int32_t channel, run, element;
       const int32_t outer = i / vectors, vector = i - outer * vectors;
@@ -61,7 +61,7 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
         if (channel >= channels) continue;
       } else {
         element = vector * Width;
-        run = squares ? outer % 8 : 0, channel = squares ? outer / 8 : outer;
+        channel = outer / runs, run = outer - channel * runs;
       }
       const int32_t position = first + run * run_columns;  // of the run's first, in the piece
       const int32_t row = at.row + piece.row + (squares ? position / 8 : 0);
@@ -125,13 +125,13 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
 
 template <Mode mode, int Row, int Width>
 CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const WarpPlace& w, const PiecePlace& piece,
-                                      int32_t first, const float* staged, bool edge) {
+                                      int32_t first, int32_t count, const float* staged, bool edge) {
   if constexpr (Width > 1) {
     if (p.store_width < Width) {
-      return write_slab_at_width<mode, Row, Width / 2>(p, at, w, piece, first, staged, edge);
+      return write_slab_at_width<mode, Row, Width / 2>(p, at, w, piece, first, count, staged, edge);
     }
   }
-  write_slab<mode, Row, Width>(p, at, w, piece, first, staged, edge);
+  write_slab<mode, Row, Width>(p, at, w, piece, first, count, staged, edge);
 }
 
 template <Mode mode, int Row>
@@ -291,6 +291,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         for (int m = 0; m < blocks; ++m) {
 #pragma unroll
           for (int j = 0; j < slab / 8; ++j) {
+            if (first / 8 + j >= width / 8) break;
             const float* v = &sums[m][i][(first / 8 + j) * 4];
             float* to = staged + (m * 16 + w.lane / 4) * slab_pitch + j * 8 + w.lane % 4 * 2;
             *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
@@ -298,7 +299,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           }
         }
         __syncwarp();
-        write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, w, piece, first, staged, edge);
+        write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(
+            p, at, w, piece, first, smaller(slab, width - first), staged, edge);
       }
     }
   }

@@ -13,9 +13,9 @@ struct Fragments {
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
   static_assert(has_mode(mode));
-  static_assert(configs[Row].accumulators() <= 128, "more do not fit a consumer's registers");
+  static_assert(configs[Row].accumulators() <= 136, "more do not fit a consumer's registers");
   static_assert(configs[Row].rows() * fragment_bytes <= weight_stage_bytes);
-  static_assert(configs[Row].width % slab == 0);
+  static_assert(configs[Row].width % 8 == 0);
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   unsigned char* const shared = device::dynamic_shared_memory();
   const Barriers barriers{device::shared_address(shared)};
