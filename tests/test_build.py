@@ -70,19 +70,20 @@ def test_no_torch_below_ops(folder):
 @with_source
 def test_no_cuda_in_the_planner_and_nothing_above_it():
     found = [pair for pair in includes("plan") if re.search(r"cuda|ops/|bindings", pair[1])]
-    # Of a kernel family, the planner sees its table of configurations.
+    # Of a kernel family, the planner sees its table of configurations, and how it cuts a problem into tiles.
     assert found == []
     kernels = {name for _, name in includes("plan") if "kernels/" in name}
-    assert all(name.endswith("/config.h") for name in kernels)
+    assert all(name.endswith(("/config.h", "/tiling.h")) for name in kernels)
     assert [pair for pair in includes("kernels") if "ops/" in pair[1]] == []
 
 
 COMPILER = os.environ.get("CXX", "g++")
+PLAN_SOURCES = sorted(p.relative_to(CSRC / "plan").as_posix() for p in (CSRC / "plan").rglob("*.*"))
 
 
 @with_source
 @pytest.mark.skipif(shutil.which(COMPILER) is None, reason=f"needs a C++ compiler, and {COMPILER} is not there")
-@pytest.mark.parametrize("source", sorted(p.name for p in (CSRC / "plan").glob("*")) if CSRC.is_dir() else [])
+@pytest.mark.parametrize("source", PLAN_SOURCES)
 def test_the_planner_compiles_alone(source, tmp_path):
     """With a bare host compiler: no path to torch or CUDA is given."""
     unit = tmp_path / "unit.cpp"  # a header by itself would be warned about

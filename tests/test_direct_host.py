@@ -79,6 +79,7 @@ def test_the_configurations_tested_are_those_compiled():
 @given(seed=st.integers(0, 2**32))
 def test_random_problems(dtype, seed):
     rng = random.Random(seed)
+    torch.manual_seed(seed)
     memory = [rng.choice(MEMORY) for _ in range(3)]
     check_all(random_problem(rng, most_size=5, most_kernel=4), dtype, memory, bias=rng.random() < 0.5)
 

@@ -81,7 +81,7 @@ def test_every_configuration_takes_a_dense_layer(family, precision):
     assert set(found) == {name for name in NAMES if name.startswith(family)}
     for name, candidate in found.items():
         assert candidate.fits == takes(name, precision)
-        assert candidate.unproven
+        assert candidate.unproven == candidate.fits
 
 
 REFUSALS = {
@@ -115,7 +115,7 @@ def test_a_large_layer_takes_large_tiles_whole():
     assert best.configuration in ("64x256", "128x128")
     tile = best.plan.tile
     assert tile.splits == 1
-    assert tile.images * tile.rows * tile.columns > 200
+    assert tile.images * tile.rows * tile.columns > 0.75 * int(best.configuration.split("x")[1])
 
 
 # GPU

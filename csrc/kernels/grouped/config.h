@@ -188,8 +188,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
 
 // A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
 // the machine code, at a part of the peak rate that grows with the warps there are.
-inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
-                      int64_t chunk_rows) {
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.7e9;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
@@ -278,7 +277,7 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
             int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
             rows = round_up(rows, t.rows);
-            const double time = seconds(t, c, p, h, w, rows);
+            const double time = seconds(t, c, p, h, rows);
             if (!found || time < best_seconds) {
               found = true, best = t, best_seconds = time;
               best.chunk_rows = static_cast<int32_t>(rows);
