@@ -70,10 +70,11 @@ def test_no_torch_below_ops(folder):
 @with_source
 def test_no_cuda_in_the_planner_and_nothing_above_it():
     found = [pair for pair in includes("plan") if re.search(r"cuda|ops/|bindings", pair[1])]
-    # Of a kernel family, the planner sees its table of configurations, and how it cuts a problem into tiles.
+    # Of a kernel family, the planner sees its table of configurations and how it cuts a problem into blocks: host code.
     assert found == []
     kernels = {name for _, name in includes("plan") if "kernels/" in name}
-    assert all(name.endswith(("/config.h", "/tiling.h")) for name in kernels)
+    seen = ("/config.h", "/tiling.h", "/blocking.h", "/params.h")
+    assert all(name.endswith(seen) for name in kernels)
     assert [pair for pair in includes("kernels") if "ops/" in pair[1]] == []
 
 
