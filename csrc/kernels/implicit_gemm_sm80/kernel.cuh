@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t row = (warp_m * blocks + m) * 16 + lane / 4, column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      const auto& v = [&]() -> const float(&)[4] {
+      const auto& v = [&]() -> const float (&)[4] {
         if constexpr (mode == Mode::ieee) {
           return promoted[m][n];
         } else {
