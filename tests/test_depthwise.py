@@ -7,6 +7,7 @@ import pytest
 import simt_program
 import torch
 import torch.nn.functional as F
+from forced import forced
 from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
 
 import convt
@@ -373,14 +374,6 @@ def test_refusals_say_why():
 
 
 # GPU
-
-
-def forced(configuration, x, w, b, p):
-    _C.force_configuration(configuration)
-    try:
-        return convt.conv_transpose2d(x, w, b, **p.arguments)
-    finally:
-        _C.force_configuration("")
 
 
 @pytest.mark.gpu

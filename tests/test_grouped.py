@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import simt_program
 import torch
+from forced import forced
 from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
 
 import convt
@@ -88,14 +89,6 @@ def precise(precision):
     """The dtype of a precision, with float32 products as it says."""
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     return torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
-
-
-def forced(configuration, x, w, b, p):
-    _C.force_configuration(configuration)
-    try:
-        return convt.conv_transpose2d(x, w, b, **p.arguments)
-    finally:
-        _C.force_configuration("")
 
 
 def problem(rng, most_height=12, most_width=90):

@@ -6,6 +6,7 @@ import pytest
 import simt_program
 import torch
 import torch.nn.functional as F
+from forced import forced
 from reference import (
     MEMORY,
     Problem,
@@ -119,14 +120,6 @@ def test_a_large_layer_takes_large_tiles_whole():
 
 
 # GPU
-
-
-def forced(configuration, x, w, b, p):
-    _C.force_configuration(configuration)
-    try:
-        return convt.conv_transpose2d(x, w, b, **p.arguments)
-    finally:
-        _C.force_configuration("")
 
 
 def check(p, configuration, x, w, b):
