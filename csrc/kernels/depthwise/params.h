@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
 #include "config.h"
@@ -52,22 +53,6 @@ inline TileCounts tile_counts(const Config& c, const Problem& p) {
   return {ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride), ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride)};
 }
 
-// The widest power of two of at most `widest` elements at which all rows of a tensor can be accessed.
-inline int32_t access_width(const void* pointer, const Problem& p, const std::array<int64_t, 4>& sizes,
-                            const Strides& strides, int32_t widest) {
-  const int64_t bytes = element_size(p.dtype);
-  const auto fits = [&](int32_t width) {
-    if (reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(width * bytes) != 0) return false;
-    if (sizes[3] % width != 0) return false;
-    for (int d = 0; d < 3; ++d) {
-      if (sizes[d] > 1 && strides[d] % width != 0) return false;
-    }
-    return true;
-  };
-  while (widest > 1 && !fits(widest)) widest /= 2;
-  return widest;
-}
-
 inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];
   const TileCounts tiles = tile_counts(c, p);
@@ -82,7 +67,8 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);
   q.shift_w = static_cast<int32_t>((p.padding_w - c.w.padding) / c.w.stride);
-  q.store_width = access_width(o.result, p, p.y_sizes(), p.y_strides, widest_store(c, element_size(p.dtype)));
+  q.store_width = access_width(o.result, element_size(p.dtype), p.y_sizes(), p.y_strides, 3, p.out_w,
+                               widest_store(c, element_size(p.dtype)));
   q.threads = static_cast<uint32_t>(p.batch * p.out_channels * tiles.rows * tiles.columns);
   q.columns = Divisor(tiles.columns), q.rows = Divisor(tiles.rows);
   q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
@@ -94,7 +80,7 @@ inline bool loads_vectors(const Plan& plan, const Problem& p, const Operands& o)
   const Config& c = configs[plan.configuration];
   const int32_t columns = tile_of(c, element_size(p.dtype)).columns;
   return (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
-         access_width(o.x, p, p.x_sizes(), p.x_strides, columns) == columns;
+         access_width(o.x, element_size(p.dtype), p.x_sizes(), p.x_strides, 3, p.in_w, columns) == columns;
 }
 
 // Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
 #include "phases.h"
@@ -111,7 +112,7 @@ inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t t
   return s;
 }
 
-// `pixel_bytes`: of a pixel in the patch, from a step's offset in pixels. `vector`: elements of 16 bytes.
+// `pixel_bytes`: of a pixel in the patch, from a step's offset in pixels.
 inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
                         const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, int32_t block_channels,
                         int32_t pixel_bytes, CommonParams& q, PackParams& k) {

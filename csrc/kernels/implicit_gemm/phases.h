@@ -154,20 +154,4 @@ inline int32_t first_column(const PhaseSet& set, bool quads) {
   return quads ? floor_to_quad(set.lowest_column) : set.lowest_column;
 }
 
-// The widest power of two of at most `widest` elements at which the innermost dimension `inner` of a tensor can be
-// accessed.
-inline int32_t access_width(const void* pointer, int64_t element_bytes, const std::array<int64_t, 4>& sizes,
-                            const Strides& strides, int inner, int64_t inner_size, int32_t widest) {
-  const auto fits = [&](int32_t width) {
-    if (reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(width * element_bytes) != 0) return false;
-    if (inner_size % width != 0 || strides[inner] != 1) return false;
-    for (int d = 0; d < 4; ++d) {
-      if (d != inner && sizes[d] > 1 && strides[d] % width != 0) return false;
-    }
-    return true;
-  };
-  while (widest > 1 && !fits(widest)) widest /= 2;
-  return widest;
-}
-
 }  // namespace convt::implicit_gemm
