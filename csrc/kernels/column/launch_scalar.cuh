@@ -14,6 +14,7 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 #if defined(CONVT_COLUMN_INSTANTIATE)
 
+#include "../prepared.h"
 #include "kernel.cuh"
 
 namespace convt::column {
@@ -22,10 +23,9 @@ template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
 cudaError_t launch_kernel(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
   const auto kernel = column_kernel<Scalar, Strict, ChannelsLast, Tiles>;
   const auto bytes = static_cast<int>(shared_bytes);
-  if (bytes > 48 << 10) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error != cudaSuccess) return error;
-  }
+  static Prepared prepared;
+  const cudaError_t error = prepared.prepare(kernel);
+  if (error != cudaSuccess) return error;
   kernel<<<static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), bytes, stream>>>(params);
   return cudaGetLastError();
 }

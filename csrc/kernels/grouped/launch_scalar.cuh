@@ -1,6 +1,7 @@
 // The launches of one element type and precision; each is instantiated in a translation unit of its own.
 #pragma once
 
+#include "../prepared.h"
 #include "kernel.cuh"
 
 namespace convt::grouped {
@@ -19,7 +20,8 @@ cudaError_t launch_row(const Plan& plan, const Params& params, cudaStream_t stre
     const auto kernel =
         grouped_kernel<Scalar, Strict, StepWords, configs[Row].tiles, pixel_tiles(configs[Row], Strict)>;
     const auto bytes = static_cast<int>(params.t.shared_bytes);
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    static Prepared prepared;
+    const cudaError_t error = prepared.prepare(kernel);
     if (error != cudaSuccess) return error;
     kernel<<<dim3(static_cast<unsigned>(plan.grid)), block, static_cast<size_t>(bytes), stream>>>(params);
     return cudaGetLastError();

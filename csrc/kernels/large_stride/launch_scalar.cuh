@@ -14,6 +14,7 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 #if defined(CONVT_LARGE_STRIDE_INSTANTIATE)
 
+#include "../prepared.h"
 #include "kernel.cuh"
 
 namespace convt::large_stride {
@@ -28,10 +29,9 @@ cudaError_t launch_row(const Plan& plan, const Params& params, int64_t shared_by
     if (plan.configuration != Row) return launch_row<Scalar, Strict, Row + 1>(plan, params, shared_bytes, stream);
     const auto kernel = large_stride_kernel<Scalar, Strict, configs[Row].steps>;
     const auto bytes = static_cast<int>(shared_bytes);
-    if (bytes > 48 << 10) {
-      const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-      if (error != cudaSuccess) return error;
-    }
+    static Prepared prepared;
+    const cudaError_t error = prepared.prepare(kernel);
+    if (error != cudaSuccess) return error;
     kernel<<<static_cast<unsigned>(plan.grid), block, bytes, stream>>>(params);
     return cudaGetLastError();
   }
