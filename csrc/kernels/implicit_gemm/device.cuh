@@ -68,6 +68,38 @@ CONVT_DEVICE Place place_of(const CommonParams& p, uint32_t block) {
   return at;
 }
 
+// The chunks of a tile's part of the reduction; none if no tap reaches its phases.
+struct Chunks {
+  int32_t first, last;
+};
+
+CONVT_DEVICE Chunks chunks_of(const CommonParams& p, const Place& at) {
+  if (p.sets[at.set].steps == 0) return {0, 0};
+  return {static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits),
+          static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits)};
+}
+
+CONVT_DEVICE int32_t groups_of(const CommonParams& p, int32_t chunk) {
+  return smaller<int32_t>(p.groups_of_chunk, p.channel_groups - chunk * p.groups_of_chunk);
+}
+
+// Where pixel `i` of a tile's patch is in x, from the tile's first image and channel; -1 if the image has no such
+// pixel, which is `outside` unless the whole image does not exist.
+CONVT_DEVICE int32_t pixel_offset(const CommonParams& p, const Place& at, const DeviceSet& set, int32_t i,
+                                  bool& outside) {
+  auto column = static_cast<uint32_t>(i);
+  uint32_t row = p.by_patch_columns.divide(column);
+  const auto image = static_cast<int32_t>(p.by_patch_rows.divide(row));
+  if (at.image + image >= p.batch || image >= p.tile_images) return -1;
+  const int32_t r = at.row + set.origin_row + static_cast<int32_t>(row);
+  const int32_t c = at.column + set.origin_column + static_cast<int32_t>(column);
+  if (r >= 0 && r < p.h.in && c >= 0 && c < p.v.in) {
+    return static_cast<int32_t>(image * p.x_batch_stride) + r * p.x_row_stride + c * p.x_column_stride;
+  }
+  outside = true;
+  return -1;
+}
+
 // An output by its definition, with inputs outside the image left out instead of taken as zeros: zero times a weight
 // that is infinite or NaN would be NaN, and so is a part of an infinite float32 times a part that is zero.
 template <Mode mode>

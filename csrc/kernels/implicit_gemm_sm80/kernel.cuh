@@ -173,20 +173,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   // Where the patch's pixels are in x, from its first image and channel.
   bool outside = false;
   for (int32_t i = thread; i < ceil_div(p.patch_pixels, quad) * quad; i += threads) {
-    auto column = static_cast<uint32_t>(i);
-    uint32_t row = p.by_patch_columns.divide(column);
-    const auto image = static_cast<int32_t>(p.by_patch_rows.divide(row));
-    const int32_t r = at.row + set.origin_row + static_cast<int32_t>(row);
-    const int32_t c = at.column + set.origin_column + static_cast<int32_t>(column);
-    int32_t offset = -1;
-    if (at.image + image < p.batch && image < p.tile_images) {
-      if (r >= 0 && r < p.h.in && c >= 0 && c < p.v.in) {
-        offset = static_cast<int32_t>(image * p.x_batch_stride) + r * p.x_row_stride + c * p.x_column_stride;
-      } else {
-        outside = true;
-      }
-    }
-    offsets[i] = offset;
+    offsets[i] = pixel_offset(p, at, set, i, outside);
   }
   if (outside) flags[0] = 1;
   __syncthreads();
@@ -195,14 +182,9 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
                           static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
                       offsets, device::shared_address(shared + p.stages_at)};
   // Chunks of the reduction, and where in a patch are the words of this lane's column in each block of 8 positions.
-  const int32_t first_chunk = static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits);
-  const int32_t last_chunk =
-      set.steps == 0 ? first_chunk : static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits);
-  const auto groups_of = [&](int32_t chunk) {
-    return smaller<int32_t>(p.groups_of_chunk, p.channel_groups - chunk * p.groups_of_chunk);
-  };
+  const Chunks chunks = chunks_of(p, at);
   const auto items_of = [&](int32_t chunk) {
-    return static_cast<uint32_t>(groups_of(chunk)) * (p.fill == Fill::channels ? 1 : 4) * p.by_items.divisor;
+    return static_cast<uint32_t>(groups_of(p, chunk)) * (p.fill == Fill::channels ? 1 : 4) * p.by_items.divisor;
   };
   device::SharedAddress bytes[columns];
 #pragma unroll
@@ -230,10 +212,10 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     }
   }
 
-  if (first_chunk < last_chunk) {
-    for (auto i = static_cast<uint32_t>(thread); i < items_of(first_chunk); i += threads) {
+  if (chunks.first < chunks.last) {
+    for (auto i = static_cast<uint32_t>(thread); i < items_of(chunks.first); i += threads) {
       Item item;
-      load_item<mode>(p, filler, first_chunk, i, item);
+      load_item<mode>(p, filler, chunks.first, i, item);
       store_item<mode>(p, item);
     }
     device::wait_for_previous_kernel();  // which packs the weights
@@ -247,7 +229,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         ((static_cast<int64_t>(set.packed) +
           static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
               p.channel_groups * set.fragments +
-          static_cast<int64_t>(first_chunk) * p.groups_of_chunk * set.fragments) *
+          static_cast<int64_t>(chunks.first) * p.groups_of_chunk * set.fragments) *
              (32 * parts) +
          lane);
     uint32_t a[blocks][parts][4];
@@ -274,13 +256,13 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     }
     __syncthreads();
 
-    const int32_t last_group = smaller<int32_t>(last_chunk * p.groups_of_chunk, p.channel_groups);
-    int32_t left = (last_group - first_chunk * p.groups_of_chunk) * set.steps;  // steps, this one included
+    const int32_t last_group = smaller<int32_t>(chunks.last * p.groups_of_chunk, p.channel_groups);
+    int32_t left = (last_group - chunks.first * p.groups_of_chunk) * set.steps;  // steps, this one included
     int32_t s = 0;
-    for (int32_t chunk = first_chunk; chunk < last_chunk; ++chunk) {
-      const int32_t groups = groups_of(chunk);
+    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+      const int32_t groups = groups_of(p, chunk);
       // The next chunk's patch is read during this one's steps: an item is on its way during each.
-      const uint32_t items = chunk + 1 < last_chunk ? items_of(chunk + 1) : 0;
+      const uint32_t items = chunk + 1 < chunks.last ? items_of(chunk + 1) : 0;
       const int32_t hurry =
           static_cast<int32_t>((items + threads - 1) / threads + groups * set.steps - 1) / (groups * set.steps);
       auto next_item = static_cast<uint32_t>(thread);

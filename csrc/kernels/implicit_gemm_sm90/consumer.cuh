@@ -144,7 +144,6 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   // done one after another.
   const int32_t group = __shfl_sync(0xffffffffu, thread / 128, 0);
   const WarpPlace w{group / config.groups_n, group % config.groups_n, thread / 32 % 4, thread % 32};
-  const auto* const steps = reinterpret_cast<const DeviceStep*>(p.steps);
   const auto* const edges = reinterpret_cast<const uint32_t*>(shared + 16 * (patch_stages + weight_stages));
   const device::SharedAddress patches = device::shared_address(shared + p.patches_at);
   const device::SharedAddress weights = device::shared_address(shared + p.weights_at);
@@ -197,7 +196,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::SharedAddress fragment = weights + static_cast<uint32_t>(ring.stage * weight_stage_bytes);
 #pragma unroll 1
         for (int32_t s = smaller(left, run); s > 0; --s) {
-          const DeviceStep now = steps[set.first_step + step];
+          const DeviceStep now = p.steps[set.first_step + step];
 #pragma unroll
           for (int m = 0; m < blocks; ++m) {
             const int32_t block = w.group_m * blocks + m;

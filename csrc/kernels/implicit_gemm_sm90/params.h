@@ -44,10 +44,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_quads = Divisor(patch.quads);
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
-  // Of the channels, a warp writes 16 of a position.
-  if (q.channels_innermost) {
-    while (p.out_channels_per_group() % q.store_width != 0) q.store_width /= 2;
-  }
   launch.shared_bytes = shared.bytes;
   launch.grid = static_cast<uint32_t>(plan.grid);
 }

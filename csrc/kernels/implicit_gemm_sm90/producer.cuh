@@ -27,21 +27,7 @@ struct Ring {
   }
 };
 
-// The chunks of a tile's part of the reduction; none if no tap reaches its phases.
-struct Chunks {
-  int32_t first, last;
-};
-
-CONVT_DEVICE Chunks chunks_of(const Params& p, const Place& at) {
-  if (p.sets[at.set].steps == 0) return {0, 0};
-  return {static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits),
-          static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits)};
-}
-
-CONVT_DEVICE int32_t groups_of(const Params& p, int32_t chunk) {
-  return smaller<int32_t>(p.groups_of_chunk, p.channel_groups - chunk * p.groups_of_chunk);
-}
-
+// How many steps of a chunk are a stage of weights, so that its stages are of a size.
 template <int Row>
 CONVT_DEVICE int32_t steps_of_stage(const DeviceSet& set, int32_t groups) {
   constexpr int32_t most = weight_stage_bytes / (fragment_bytes * configs[Row].rows());
@@ -221,20 +207,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     device::named_barrier(1, fillers);
     bool outside = false;
     for (int32_t i = thread; i < quad * p.quads; i += fillers) {
-      auto column = static_cast<uint32_t>(i);
-      uint32_t row = p.by_patch_columns.divide(column);
-      const auto image = static_cast<int32_t>(p.by_patch_rows.divide(row));
-      const int32_t r = at.row + set.origin_row + static_cast<int32_t>(row);
-      const int32_t c = at.column + set.origin_column + static_cast<int32_t>(column);
-      int32_t offset = -1;
-      if (at.image + image < p.batch && image < p.tile_images) {
-        if (r >= 0 && r < p.h.in && c >= 0 && c < p.v.in) {
-          offset = static_cast<int32_t>(image * p.x_batch_stride) + r * p.x_row_stride + c * p.x_column_stride;
-        } else {
-          outside = true;
-        }
-      }
-      offsets[i] = offset;
+      offsets[i] = pixel_offset(p, at, set, i, outside);
     }
     if (outside) edge_of_tile[turn] = 1;
     device::named_barrier(1, fillers);

@@ -37,13 +37,6 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   return patch;
 }
 
-// How many steps of a chunk are a stage of weights, so that its stages are of a size.
-inline int32_t steps_of_stage(const Config& config, const PhaseSet& set, int32_t groups) {
-  const int32_t steps = std::max(1, set.steps * groups);
-  const int32_t most = weight_stage_bytes / (fragment_bytes * config.rows());
-  return ceil_div(steps, ceil_div(steps, most));
-}
-
 // Shared memory, in bytes from its start: barriers and steps; where in an image each pixel of the patch is; stages of
 // the patch; stages of weights; what a warp stages of its sums.
 struct SharedLayout {
@@ -82,7 +75,7 @@ struct Pieces {
 inline Pieces make_pieces(const Config& c, const GemmTile& tile) {
   Pieces q{};
   q.piece_rows = tile.piece_rows, q.piece_columns = c.width / tile.piece_rows;
-  q.columns = tile.columns / q.piece_columns, q.rows = tile.rows / q.piece_rows, q.images = tile.images;
+  q.columns = tile.columns / q.piece_columns, q.rows = tile.rows / q.piece_rows;
   return q;
 }
 

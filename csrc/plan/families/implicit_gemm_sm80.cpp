@@ -4,6 +4,7 @@
 
 #include "../../kernels/implicit_gemm_sm80/tiling.h"
 #include "family.h"
+#include "implicit_gemm.h"
 
 namespace convt {
 namespace {
@@ -13,36 +14,11 @@ using family::Config;
 using family::Mode;
 
 std::string refusal(const Problem& p, const DeviceInfo& device) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  const std::string reason = implicit_gemm_refusal(p);
+  if (!reason.empty()) return reason;
   if (device.compute_capability < 80) return "needs sm_80 or later";
-  if (p.kernel_h > family::most_taps || p.kernel_w > family::most_taps || p.kernel_h * p.kernel_w > family::most_taps) {
-    return "takes kernels of at most " + std::to_string(family::most_taps) + " taps";
-  }
-  if (p.stride_h > family::most_stride || p.stride_w > family::most_stride) {
-    return "takes strides of at most " + std::to_string(family::most_stride);
-  }
-  // Inside an image of one channel, offsets are computed in 32 bits, tiles that reach beyond its end included; so are
-  // the numbers of channels and blocks.
-  constexpr int64_t limit = int64_t{1} << 30;
-  const auto reach = [](int64_t rows, int64_t columns, const Strides& s) {
-    return checked_add(checked_mul(rows, std::abs(s[2])), checked_mul(columns, std::abs(s[3])));
-  };
-  for (int64_t size : {reach(p.in_h, p.in_w, p.x_strides), p.padding_h, p.padding_w, p.dilation_h * p.kernel_h,
-                       p.dilation_w * p.kernel_w, p.out_h, p.out_w, p.batch, p.in_channels, p.out_channels}) {
-    if (size >= limit) return "takes sizes and images of less than 2^30";
-  }
   return "";
 }
-
-// A plan of `config` and its estimate; none if it has no better.
-struct Choice {
-  GemmTile tile;
-  int64_t grid = 0, shared_bytes = 0, workspace_bytes = 0;
-  double seconds = INFINITY;
-};
 
 // Multiplications by mma.sync, in units of m16n8k8 in TF32 or m16n8k16 in 16 bits, which take as long. Of the rate of
 // the tensor cores, mma.sync reaches .65 on Hopper (322 of 495 TFLOP/s TF32, register only), and this kernel .8 of
@@ -184,15 +160,7 @@ void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, s
       out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, why));
       continue;
     }
-    Candidate c = fitting(Algorithm::implicit_gemm_sm80, config.name, row);
-    c.unproven = true;
-    c.plan.grid = best.grid;
-    c.plan.block = config.threads();
-    c.plan.tile = best.tile;
-    c.plan.shared_bytes = best.shared_bytes;
-    c.plan.workspace_bytes = best.workspace_bytes;
-    c.estimated_seconds = best.seconds;
-    out.push_back(c);
+    out.push_back(chosen_tile(Algorithm::implicit_gemm_sm80, config.name, row, config.threads(), best));
   }
 }
 

@@ -1,0 +1,58 @@
+// What the implicit-GEMM families have in common for the planner.
+#pragma once
+
+#include <cmath>
+#include <cstdlib>
+
+#include "../../kernels/implicit_gemm/params.h"
+#include "family.h"
+
+namespace convt {
+
+// Why no implicit GEMM takes the problem, whatever the device; empty if one may.
+inline std::string implicit_gemm_refusal(const Problem& p) {
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
+    return std::string("has no ") + name(p.dtype);
+  }
+  if (p.kernel_h > implicit_gemm::most_taps || p.kernel_w > implicit_gemm::most_taps ||
+      p.kernel_h * p.kernel_w > implicit_gemm::most_taps) {
+    return "takes kernels of at most " + std::to_string(implicit_gemm::most_taps) + " taps";
+  }
+  if (p.stride_h > implicit_gemm::most_stride || p.stride_w > implicit_gemm::most_stride) {
+    return "takes strides of at most " + std::to_string(implicit_gemm::most_stride);
+  }
+  // Inside an image of one channel, offsets are computed in 32 bits, tiles that reach beyond its end included; so are
+  // the numbers of channels and blocks.
+  constexpr int64_t limit = int64_t{1} << 30;
+  const auto reach = [](int64_t rows, int64_t columns, const Strides& s) {
+    return checked_add(checked_mul(rows, std::abs(s[2])), checked_mul(columns, std::abs(s[3])));
+  };
+  for (int64_t size : {reach(p.in_h, p.in_w, p.x_strides), p.padding_h, p.padding_w, p.dilation_h * p.kernel_h,
+                       p.dilation_w * p.kernel_w, p.out_h, p.out_w, p.batch, p.in_channels, p.out_channels}) {
+    if (size >= limit) return "takes sizes and images of less than 2^30";
+  }
+  return "";
+}
+
+// The best way to cut a problem for a configuration; none yet if the grid is empty.
+struct Choice {
+  GemmTile tile;
+  int64_t grid = 0, shared_bytes = 0, workspace_bytes = 0;
+  double seconds = INFINITY;
+};
+
+inline Candidate chosen_tile(Algorithm algorithm, const char* configuration, int32_t row, int32_t block,
+                             const Choice& best) {
+  Candidate c = fitting(algorithm, configuration, row);
+  c.unproven = true;
+  c.plan.grid = best.grid;
+  c.plan.block = block;
+  c.plan.tile = best.tile;
+  c.plan.shared_bytes = best.shared_bytes;
+  c.plan.workspace_bytes = best.workspace_bytes;
+  c.estimated_seconds = best.seconds;
+  return c;
+}
+
+}  // namespace convt
