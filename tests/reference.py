@@ -142,7 +142,12 @@ def _norm(t):
     return torch.linalg.vector_norm(t).item()
 
 
-def assert_parity(result, torch_result, reference: Reference):
+def round_to_tf32(t):
+    """float32 to the nearest TF32, ties away from zero: what the operands are to kernels that use TF32."""
+    return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
+
+
+def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
     """The pass rule: `result` is as accurate as torch's in the same precision, up to an ulp-sized floor.
 
     - No NaN is left where the reference has none.
@@ -159,7 +164,15 @@ def assert_parity(result, torch_result, reference: Reference):
 
     which is one ulp of the output in the narrow dtypes, a few in the wide ones. For the maximum |value| and S are their
     maxima, for L2 their norms.
+
+    Args:
+        tensor_core: how tensor cores were used for float32. They add up with a few bits more than float32 and truncate.
+            "ieee": operands were split into TF32 parts, and a step's sum is truncated before it is added by an
+            instruction that rounds. The gain may be that of a sum truncated once, half an ulp.
+            "tf32": the whole sum was made in tensor cores. `reference` is that of operands rounded to TF32; acc is
+            2^-19, the gain may be a twentieth of TF32's ulp.
     """
+    assert tensor_core in (None, "ieee", "tf32")
     value, magnitude = reference
     dtype = result.dtype
     assert torch_result is None or dtype == torch_result.dtype
@@ -171,6 +184,11 @@ def assert_parity(result, torch_result, reference: Reference):
     error = got - value
     eps = _eps(dtype)
     acc = torch.finfo(torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32).eps
+    gain_floor = eps / 20
+    if tensor_core == "ieee":
+        gain_floor = eps / 2
+    elif tensor_core == "tf32":
+        acc, gain_floor = 2**-19, 2**-10 / 20
     theirs = torch.zeros_like(error) if torch_result is None else wide(torch_result.detach()).cpu() - value
 
     worst = error.abs().max().item()
@@ -184,10 +202,22 @@ def assert_parity(result, torch_result, reference: Reference):
         scale = _norm(value) ** 2
         gain = abs((error * value.conj()).sum().item()) / scale
         gain_of_torch = abs((theirs * value.conj()).sum().item()) / scale
-        # 4 standard deviations of a sum of n errors of random sign, on top of a twentieth of an ulp.
+        # 4 standard deviations of a sum of n errors of random sign, on top of (usually) a twentieth of an ulp.
         chance = 4 * _norm(error * value) / scale
-        limit = 2 * gain_of_torch + chance + eps / 20
+        limit = 2 * gain_of_torch + chance + gain_floor
         assert gain <= limit, f"signed bias {gain:.3e} of the result > {limit:.3e}; torch's is {gain_of_torch:.3e}"
+
+
+def assert_forward(result, p: Problem, x, w, bias, precision):
+    """assert_parity for a forward by tensor cores; `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's.
+
+    The operands that TF32 rounds are rounded for torch and the reference, too: cuDNN need not use TF32 where it may.
+    """
+    if precision == "tf32":
+        x, w = round_to_tf32(x), round_to_tf32(w)
+    theirs = torch.nn.functional.conv_transpose2d(x, w, bias, **p.arguments)
+    tensor_core = precision if precision in ("tf32", "ieee") else None
+    assert_parity(result, theirs, reference(p, "forward", x=x, w=w, bias=bias), tensor_core)
 
 
 def random_tensor(shape, dtype, device="cpu", generator=None):

@@ -7,7 +7,17 @@ import pytest
 import simt_program
 import torch
 from forced import forced
-from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
+from reference import (
+    Problem,
+    assert_forward,
+    assert_parity,
+    lay_out,
+    poison_allocator,
+    problem_count,
+    random_tensor,
+    reference,
+    round_to_tf32,
+)
 
 import convt
 from convt import _C
@@ -142,21 +152,10 @@ def test_random_problems(configuration, precision, seed):
         x, w, b = operands(p, dtype, rng)
         poison_allocator(p.y_shape, dtype=dtype)
         result = forced(configuration, x, w, b, p)
-        if precision == "tf32":
-            # cuDNN need not use TF32 for a small problem; the reference is made of rounded operands instead.
-            x, w = (round_to_tf32(t) for t in (x, w))
-        ref = reference(p, "forward", x=x, w=w, bias=b)
-        assert_parity(result, forced("direct/thread_per_output", x, w, b, p), ref)
-        if precision == "tf32":
-            continue
+        assert_forward(result, p, x, w, b, precision)
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
             assert torch.equal(forced(configuration, x, w, b, p), result)
-
-
-def round_to_tf32(t):
-    """To nearest, ties away from zero, as the kernels round."""
-    return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
 
 @pytest.mark.gpu

@@ -5,11 +5,11 @@ import random
 import pytest
 import simt_program
 import torch
-import torch.nn.functional as F
 from forced import forced
 from reference import (
     MEMORY,
     Problem,
+    assert_forward,
     assert_parity,
     lay_out,
     poison_allocator,
@@ -122,11 +122,11 @@ def test_a_large_layer_takes_large_tiles_whole():
 # GPU
 
 
-def check(p, configuration, x, w, b):
+def check(p, configuration, x, w, b, precision):
     dtype = x.dtype
     poison_allocator(p.y_shape, dtype=dtype)
     result = forced(configuration, x, w, b, p)
-    assert_parity(result, F.conv_transpose2d(x, w, b, **p.arguments), reference(p, "forward", x=x, w=w, bias=b))
+    assert_forward(result, p, x, w, b, precision)
     for _ in range(2):
         poison_allocator(p.y_shape, dtype=dtype)
         assert torch.equal(forced(configuration, x, w, b, p), result)
@@ -147,7 +147,7 @@ def test_random_problems(configuration, precision, seed):
             lay_out(random_tensor(shape, dtype, "cuda"), rng.choice(MEMORY[:5])) for shape in (p.x_shape, p.w_shape)
         )
         b = random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
-        check(p, configuration, x, w, b)
+        check(p, configuration, x, w, b, precision)
 
 
 # Layers of published models, as large as float64 on the CPU allows.
@@ -174,7 +174,7 @@ def test_layers(layer, layout, precision):
     b = random_tensor((p.out_channels,), dtype, "cuda")
     for configuration in NAMES:
         if takes(configuration, precision):
-            check(p, configuration, x, w, b)
+            check(p, configuration, x, w, b, precision)
 
 
 @pytest.mark.gpu

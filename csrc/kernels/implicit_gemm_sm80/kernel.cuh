@@ -199,16 +199,12 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   }
 
   float sums[blocks][columns][4];
-  [[maybe_unused]] float promoted[mode == Mode::ieee ? blocks : 1][columns][4];
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        sums[m][n][e] = 0;
-        if constexpr (mode == Mode::ieee) promoted[m][n][e] = 0;
-      }
+      for (int e = 0; e < 4; ++e) sums[m][n][e] = 0;
     }
   }
 
@@ -306,14 +302,24 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         for (int m = 0; m < blocks; ++m) {
           if (mask >> m & 1) {
             if constexpr (mode == Mode::ieee) {
-              // The small products first.
+              // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums of
+              // the steps are added by instructions that round.
+              float part[columns][4] = {};
 #pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][1], b[n][0]);
+              for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][1], b[n][0]);
 #pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][parts - 1]);
+              for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][parts - 1]);
+#pragma unroll
+              for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][0]);
+#pragma unroll
+              for (int n = 0; n < columns; ++n) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sums[m][n][e] += part[n][e];
+              }
+            } else {
+#pragma unroll
+              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
             }
-#pragma unroll
-            for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
           }
           // Where they were used last, so that the next ones are on their way for most of a step.
           if (next_mask >> m & 1) load_a(m, fragments);
@@ -324,16 +330,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       for (; next_item < items; next_item += threads) {
         load_item<mode>(p, filler, chunk + 1, next_item, item);
         store_item<mode>(p, item);
-      }
-      if constexpr (mode == Mode::ieee) {
-#pragma unroll
-        for (int m = 0; m < blocks; ++m) {
-#pragma unroll
-          for (int n = 0; n < columns; ++n) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) promoted[m][n][e] += sums[m][n][e], sums[m][n][e] = 0;
-          }
-        }
       }
       __syncthreads();
     }
@@ -348,13 +344,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t row = (warp_m * blocks + m) * 16 + lane / 4, column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      const auto& v = [&]() -> const float (&)[4] {
-        if constexpr (mode == Mode::ieee) {
-          return promoted[m][n];
-        } else {
-          return sums[m][n];
-        }
-      }();
+      const auto& v = sums[m][n];
 #pragma unroll
       for (int e = 0; e < 4; e += 2) {
         const int32_t to = sum_at<Row>(p, row + e / 2 * 8, column);

@@ -40,6 +40,9 @@ inline constexpr Config configs[] = {
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
+// Of a thread: what 384 threads of a block get from 65536 by eights, and what the roles have of them afterwards.
+inline constexpr int32_t launch_registers = 65536 / threads / 8 * 8;
+inline constexpr int32_t consumer_registers = 208, producer_registers = 88;
 inline constexpr int32_t fillers = producers - 32;
 inline constexpr int32_t patch_stages = 2;
 inline constexpr int32_t weight_stages = 4;

@@ -16,6 +16,8 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   static_assert(configs[Row].accumulators() <= 136, "more do not fit a consumer's registers");
   static_assert(configs[Row].rows() * fragment_bytes <= weight_stage_bytes);
   static_assert(configs[Row].width % 8 == 0);
+  static_assert(consumers * consumer_registers + producers * producer_registers <= threads * launch_registers,
+                "a warpgroup would wait for registers that nobody gives back");
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   unsigned char* const shared = device::dynamic_shared_memory();
   const Barriers barriers{device::shared_address(shared)};
@@ -35,10 +37,10 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   }
   __syncthreads();
   if (thread < consumers) {
-    device::more_registers<208>();
+    device::more_registers<consumer_registers>();
     consume<mode, Row>(p, shared, barriers);
   } else {
-    device::fewer_registers<96>();
+    device::fewer_registers<producer_registers>();
     if (thread >= consumers + 32) {
       fill_patches<mode>(p, shared, barriers);
     } else if (thread == consumers) {

@@ -171,18 +171,17 @@ CONVT_DEVICE void store_item(const Params& p, Item& item, int32_t lane) {
   // Eight lanes that store at once have pixels 64 bytes apart: each begins with another of its four, so that they are
   // in different banks.
   const bool by_one = (lane >> 1 & 1) != 0, by_two = (lane >> 2 & 1) != 0;
+  const device::SharedAddress first = item.to ^ static_cast<uint32_t>((lane >> 1 & 3) * 16);
 #pragma unroll
   for (int e = 0; e < quad; ++e) {
     uint32_t words[4];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const uint32_t near = by_one ? item.r[(e + 1) % 4][k] : item.r[e][k];
-      const uint32_t far = by_one ? item.r[(e + 3) % 4][k] : item.r[(e + 2) % 4][k];
+      const uint32_t near = by_one ? item.r[e ^ 1][k] : item.r[e][k];
+      const uint32_t far = by_one ? item.r[e ^ 3][k] : item.r[e ^ 2][k];
       words[k] = by_two ? far : near;
     }
-    const uint32_t pixel =
-        (static_cast<uint32_t>(e) + static_cast<uint32_t>(by_one) + 2 * static_cast<uint32_t>(by_two)) % 4;
-    device::store_shared_16(item.to + 16 * pixel, words[0], words[1], words[2], words[3]);
+    device::store_shared_16(first ^ static_cast<uint32_t>(16 * e), words[0], words[1], words[2], words[3]);
   }
 }
 
@@ -206,6 +205,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     // Where the patch's pixels are in x, from its first image and channel.
     device::named_barrier(1, fillers);
     bool outside = false;
+#pragma unroll 1
     for (int32_t i = thread; i < quad * p.quads; i += fillers) {
       offsets[i] = pixel_offset(p, at, set, i, outside);
     }
@@ -224,17 +224,17 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
       // Two items on their way at a time, the first ones before the stage is empty.
       Item first, second;
       bool waited = false;
+#pragma unroll 1
       while (i < items || !waited) {
-        const bool has_first = i < items, has_second = i + fillers < items;
-        if (has_first) load_item<mode>(p, x, offsets, stage, chunk, i, first);
-        if (has_second) load_item<mode>(p, x, offsets, stage, chunk, i + fillers, second);
+        if (i < items) load_item<mode>(p, x, offsets, stage, chunk, i, first);
+        if (i + fillers < items) load_item<mode>(p, x, offsets, stage, chunk, i + fillers, second);
         if (!waited) {
           device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
           waited = true;
           if (thread == 0) edges[ring.stage] = edge;
         }
-        if (has_first) store_item<mode>(p, first, lane);
-        if (has_second) store_item<mode>(p, second, lane);
+        if (i < items) store_item<mode>(p, first, lane);
+        if (i + fillers < items) store_item<mode>(p, second, lane);
         i += 2 * fillers;
       }
       device::fence_async_proxy();
