@@ -1,8 +1,7 @@
 """Times every configuration of convt that takes a layer, each forced: what the planner could have chosen.
 
-A cell is one (case, operation, precision, layout) as in runner.py; its rows are the configurations and torch. That a
-configuration is unproven, which keeps the planner from using it, is no reason not to time it here. It may therefore
-fail in any way: with a wrong result, with an error that ends the CUDA context, or by never returning.
+A cell is one (case, operation, precision, layout) as in runner.py; its rows are the configurations and torch. A new
+configuration may fail in any way: with a wrong result, with an error that ends the CUDA context, or by never returning.
 """
 
 import contextlib
@@ -32,13 +31,13 @@ HUNG = "did not return within"
 class SweepStore(Store):
     """The rows of a sweep.
 
-    `unproven` is "yes" or empty, `estimated_us` the planner's estimate, `rel_l2` the error as in results.csv,
+    `estimated_us` is the planner's estimate, `rel_l2` the error as in results.csv,
     `rel_l2_torch` the distance to torch's whole result, `note` why there is no figure.
     """
 
     key_columns = ("case", "op", "precision", "layout", "configuration")
     columns = (
-        "case", "class", "op", "precision", "layout", "configuration", "unproven", "estimated_us", "us_median",
+        "case", "class", "op", "precision", "layout", "configuration", "estimated_us", "us_median",
         "rel_l2", "rel_l2_torch", "floor_us", "tile", "grid", "note",
     )  # fmt: skip
 
@@ -137,7 +136,6 @@ class SweepOptions(Options):
         if candidate is not None:
             tile = candidate.plan.tile
             row["estimated_us"] = f"{candidate.estimated_seconds * 1e6:.5g}"
-            row["unproven"] = "yes" if candidate.unproven else ""
             row["grid"] = candidate.plan.grid
             row["tile"] = str(tile) if tile.rows else ""  # no tile in the families that have none
         return row

@@ -1,7 +1,7 @@
 """What a sweep says of the planner's choices, as Markdown.
 
-The choice is the configuration with the lowest estimate of those that take the layer, whether proven or not; the best
-is the fastest one whose result is right. Either is taken among all configurations of the sweep, or among one family's.
+The choice is the configuration with the lowest estimate of those that take the layer; the best is the fastest one
+whose result is right. Either is taken among all configurations of the sweep, or among one family's.
 """
 
 import pandas as pd
@@ -121,7 +121,7 @@ def text(store):
         out += [f"{run['date']}, source {run['digest'][:12]}, torch {run['torch']}: `{run['command']}`", ""]
     out += [
         f"{len(rows)} rows, {rows.case.nunique()} cases. The choice is the configuration with the lowest estimate, the "
-        "best the fastest with a right result, both among those of the table row's family, unproven ones too. "
+        "best the fastest with a right result, both among those of the table row's family. "
         "\"Fastest in\" counts the cells where no other family is faster. Best / floor is over the cells with a floor "
         f"of at least {FLOOR_US} us (their number in brackets). Means are geometric.", "",
     ]  # fmt: skip

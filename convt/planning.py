@@ -39,7 +39,7 @@ def explain(
 
     Returns:
         A Plan: ``algorithm``, ``configuration``, ``grid``, ``block``, ``workspace_bytes``, ``candidates`` (each with
-        ``fits``, ``refusal``, ``unproven`` and ``plan``), ``useful_flops``, ``compulsory_bytes``. ``print(plan)``
+        ``fits``, ``refusal``, and ``plan``), ``useful_flops``, ``compulsory_bytes``. ``print(plan)``
         shows all of it.
 
     Raises:

@@ -262,7 +262,6 @@ void bind(py::module_& m) {
       .def_readonly("estimated_seconds", &Candidate::estimated_seconds, "ranks candidates; not a measurement")
       .def_readonly("plan", &Candidate::plan, "if the candidate fits")
       .def_readonly("refusal", &Candidate::refusal, "empty if the candidate fits")
-      .def_readonly("unproven", &Candidate::unproven, "waits for its proof on a GPU; used only when forced")
       .def_property_readonly("fits", &Candidate::fits)
       .def("__repr__", [](const Candidate& c) {
         return std::string("<Candidate ") + name(c.algorithm) + "/" + c.configuration +

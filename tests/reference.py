@@ -208,16 +208,17 @@ def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
         assert gain <= limit, f"signed bias {gain:.3e} of the result > {limit:.3e}; torch's is {gain_of_torch:.3e}"
 
 
-def assert_forward(result, p: Problem, x, w, bias, precision):
-    """assert_parity for a forward by tensor cores; `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's.
+def rule_of_forward(p: Problem, x, w, bias, precision):
+    """assert_parity for forwards by tensor cores: a function of the result.
 
-    The operands that TF32 rounds are rounded for torch and the reference, too: cuDNN need not use TF32 where it may.
+    `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's name. The operands that TF32 rounds are rounded for torch and the reference, too: cuDNN need not use TF32 where it may.
     """
     if precision == "tf32":
         x, w = round_to_tf32(x), round_to_tf32(w)
     theirs = torch.nn.functional.conv_transpose2d(x, w, bias, **p.arguments)
+    expected = reference(p, "forward", x=x, w=w, bias=bias)
     tensor_core = precision if precision in ("tf32", "ieee") else None
-    assert_parity(result, theirs, reference(p, "forward", x=x, w=w, bias=bias), tensor_core)
+    return lambda result: assert_parity(result, theirs, expected, tensor_core)
 
 
 def random_tensor(shape, dtype, device="cpu", generator=None):

@@ -80,9 +80,7 @@ def test_random_problems_in_the_emulator(tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("p", [PIX2PIX, FSRCNN, DCGAN, PWC, WAVELET, DCUNET, VOCODER])
 def test_real_layers_fit(p, dtype, layout):
-    fitting = [c for c in candidates(p, dtype, FORMATS[layout]).values() if c.fits]
-    assert fitting
-    assert all(c.unproven for c in fitting)
+    assert any(c.fits for c in candidates(p, dtype, FORMATS[layout]).values())
 
 
 def test_one_small_image_fills_the_gpu():
@@ -91,7 +89,7 @@ def test_one_small_image_fills_the_gpu():
     best = min(fitting, key=lambda c: c.estimated_seconds)
     assert best.configuration == "n48_p192"
     assert best.estimated_seconds < 13e-6
-    assert convt.explain(x, w, device="h200", **PIX2PIX.arguments).algorithm != "column"  # until it is proven
+    assert convt.explain(x, w, device="h200", **PIX2PIX.arguments).algorithm == "column"
 
 
 def test_refusals_say_why():

@@ -67,12 +67,6 @@ def test_real_layers_are_taken(layer, dtype, memory):
         assert "" in {c.refusal for c in found}, device
 
 
-def test_it_waits_for_its_proof():
-    plan = explanation(LAYERS["kb75"])
-    assert plan.algorithm == "direct"
-    assert "not grouped/mma_64x16: waits for its proof on a GPU" in str(plan)
-
-
 def test_refusals_say_why():
     takes = Problem(2, 8, 32, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2)
     assert {c.refusal for c in candidates(takes)} == {""}

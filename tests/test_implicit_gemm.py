@@ -82,7 +82,6 @@ def test_every_configuration_takes_a_dense_layer(family, precision):
     assert set(found) == {name for name in NAMES if name.startswith(family)}
     for name, candidate in found.items():
         assert candidate.fits == takes(name, precision)
-        assert candidate.unproven == candidate.fits
 
 
 REFUSALS = {

@@ -78,9 +78,7 @@ def test_random_problems_in_the_emulator(tmp_path):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT])
 def test_real_layers_fit(p, dtype, layout):
-    fitting = [c for c in candidates(p, dtype, FORMATS[layout]).values() if c.fits]
-    assert fitting
-    assert all(c.unproven for c in fitting)
+    assert any(c.fits for c in candidates(p, dtype, FORMATS[layout]).values())
 
 
 def test_few_pixels_fill_the_gpu():

@@ -74,7 +74,7 @@ def one_cell(results, case, precision="fp32", layout="nchw"):
     return {k[4]: row for k, row in results.rows.items() if k[:4] == wanted}
 
 
-def test_candidates_take_the_layer_whether_proven_or_not():
+def test_candidates_take_the_layer():
     for case in SMALL:
         for precision in cases.PRECISIONS:
             found = sweep.candidates(case, "forward", precision, "nchw")
@@ -117,7 +117,6 @@ def test_a_sweep_writes_every_configuration(tmp_path, forces, operation):
                     row = results.rows[case.case, operation, precision, layout, name]
                     assert float(row["estimated_us"]) == pytest.approx(candidate.estimated_seconds * 1e6, rel=1e-4)
                     assert row["grid"] == str(candidate.plan.grid)
-                    assert (row["unproven"] == "yes") == candidate.unproven
                     assert row["tile"] == (str(candidate.plan.tile) if candidate.plan.tile.rows else "")
     assert set(results.rows) == expected
     limits = {"fp32": 1e-6, "tf32": 1e-6, "fp16": 2e-3, "bf16": 2e-2}
@@ -361,7 +360,7 @@ def made_up(folder):
     row(DENSE, "b/one", 10, 85, rel_l2="0.5")  # fast and wrong
     row(DENSE, "b/two", 200, 100)
     row(DEPTHWISE, "torch", 900)
-    row(DEPTHWISE, "a/one", 200, 60, unproven="yes")
+    row(DEPTHWISE, "a/one", 200, 60)
     row(DEPTHWISE, "a/two", 100, 70)
     row(DEPTHWISE, "b/one", "", 500, rel_l2="", note="failed: CUDA error: invalid argument")
     results.append(rows)

@@ -8,7 +8,6 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <torch/library.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <unordered_map>
 
@@ -73,8 +72,6 @@ DeviceInfo query_device(int index) {
   const Generation sm = generation(d.compute_capability);
   d.fp32_flops = 2 * sm.lanes * core_hz * d.multiprocessors;
   d.fp16_flops = sm.tensor_ratio * d.fp32_flops;
-  const char* unproven = std::getenv("CONVT_UNPROVEN");
-  d.unproven = unproven != nullptr && std::string(unproven) == "1";
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
   d.hopper_code = d.compute_capability == 90 && implicit_gemm_sm90::compiled_for_device();
   return d;

@@ -18,7 +18,6 @@ struct DeviceInfo {
   double fp32_flops = 0;    // FLOP/s on CUDA cores
   double fp16_flops = 0;    // FLOP/s on tensor cores, dense, float32 accumulation
   bool hopper_code = true;  // on sm_90: the code for sm_90a has been built
-  bool unproven = false;    // candidates that wait for their proof on a GPU may be chosen: to prove them
 
   bool operator==(const DeviceInfo&) const = default;
 };

@@ -59,7 +59,6 @@ struct Candidate {
   Plan plan;
   double estimated_seconds = 0;  // ranks the candidates that fit; not a measurement
   std::string refusal;           // empty if the candidate fits
-  bool unproven = false;         // no test has run it on a GPU yet: only a forced plan uses it
 
   bool fits() const { return refusal.empty(); }
 };

@@ -51,9 +51,7 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
 Candidate choose(const Problem& p, const DeviceInfo& device, const std::vector<Candidate>& candidates) {
   const Candidate* best = nullptr;
   for (const Candidate& c : candidates) {
-    if (c.fits() && (!c.unproven || device.unproven) &&
-        (best == nullptr || c.estimated_seconds < best->estimated_seconds))
-      best = &c;
+    if (c.fits() && (best == nullptr || c.estimated_seconds < best->estimated_seconds)) best = &c;
   }
   if (best == nullptr) throw std::invalid_argument("no kernel of convt takes this problem: " + describe(p));
   return *best;
@@ -138,10 +136,6 @@ std::string Explanation::to_string() const {
   for (const Candidate& c : candidates) {
     if (c.plan == plan && c.fits()) continue;
     s += "  not " + full_name(c) + ": ";
-    if (c.unproven && !device.unproven && c.fits()) {
-      s += "waits for its proof on a GPU; estimated " + microseconds(c.estimated_seconds) + "\n";
-      continue;
-    }
     s += c.fits() ? "estimated " + microseconds(c.estimated_seconds) + ", the choice " +
                         microseconds(chosen.estimated_seconds)
                   : c.refusal;

@@ -28,68 +28,58 @@ enum class Form : int32_t {
 struct Config {
   const char* name;
   Form form;
-  bool proven;  // tests have run it on a GPU
   AxisConfig h, w;
   // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes that
-  // it stores at a time; blocks an SM, as many as do without spills. No rows: not compiled for this size.
+  // it stores at a time; blocks an SM, as many as do without spills.
   struct Positions {
     int32_t rows, columns, bytes, resident;
   } wide = {}, narrow = {};
 
   constexpr Positions positions(int64_t element_bytes) const { return element_bytes == 4 ? wide : narrow; }
   constexpr bool exact() const { return form == Form::tile || form == Form::rows || form == Form::last; }
-  constexpr bool has(int64_t element_bytes) const {
-    return (form != Form::rows && form != Form::last) || positions(element_bytes).rows > 0;
-  }
 };
 
 inline constexpr Config configs[] = {
-    {"nchw_3x3_s1", Form::tile, true, {3, 1, 1}, {3, 1, 1}},
-    {"nchw_5x5_s1", Form::tile, true, {5, 1, 2}, {5, 1, 2}},
-    {"nchw_7x7_s1", Form::tile, true, {7, 1, 3}, {7, 1, 3}},
-    {"nchw_1x5_s1", Form::tile, true, {1, 1, 0}, {5, 1, 2}},
-    {"nchw_2x2_s2_p0", Form::tile, true, {2, 2, 0}, {2, 2, 0}},
-    {"nchw_3x3_s2_p0", Form::tile, true, {3, 2, 0}, {3, 2, 0}},
-    {"nchw_3x3_s2_p1", Form::tile, true, {3, 2, 1}, {3, 2, 1}},
-    {"nchw_4x4_s2_p0", Form::tile, true, {4, 2, 2}, {4, 2, 2}},
-    {"nchw_4x4_s2_p1", Form::tile, true, {4, 2, 1}, {4, 2, 1}},
-    {"nchw_5x5_s2_p0", Form::tile, true, {5, 2, 2}, {5, 2, 2}},
-    {"nchw_6x6_s2_p0", Form::tile, true, {6, 2, 2}, {6, 2, 2}},
-    {"nchw_7x7_s2_p1", Form::tile, true, {7, 2, 3}, {7, 2, 3}},
-    {"nchw_1x3_s1_s2_p1", Form::tile, true, {1, 1, 0}, {3, 2, 1}},
-    {"nchw_2x3_s1_s2_p1", Form::tile, true, {2, 1, 1}, {3, 2, 1}},
-    {"nchw_6x1_s2_s1_p0", Form::tile, true, {6, 2, 4}, {1, 1, 0}},
-    {"nchw_3x3_s3_p0", Form::tile, true, {3, 3, 0}, {3, 3, 0}},
-    {"nchw_5x5_s3_p1", Form::tile, true, {5, 3, 1}, {5, 3, 1}},
-    {"nchw_4x4_s4_p0", Form::tile, true, {4, 4, 0}, {4, 4, 0}},
-    {"nchw_7x7_s4_p2", Form::tile, true, {7, 4, 2}, {7, 4, 2}},
-    {"nchw_8x8_s4_p2", Form::tile, true, {8, 4, 2}, {8, 4, 2}},
+    {"nchw_3x3_s1", Form::tile, {3, 1, 1}, {3, 1, 1}},
+    {"nchw_5x5_s1", Form::tile, {5, 1, 2}, {5, 1, 2}},
+    {"nchw_7x7_s1", Form::tile, {7, 1, 3}, {7, 1, 3}},
+    {"nchw_1x5_s1", Form::tile, {1, 1, 0}, {5, 1, 2}},
+    {"nchw_2x2_s2_p0", Form::tile, {2, 2, 0}, {2, 2, 0}},
+    {"nchw_3x3_s2_p0", Form::tile, {3, 2, 0}, {3, 2, 0}},
+    {"nchw_3x3_s2_p1", Form::tile, {3, 2, 1}, {3, 2, 1}},
+    {"nchw_4x4_s2_p0", Form::tile, {4, 2, 2}, {4, 2, 2}},
+    {"nchw_4x4_s2_p1", Form::tile, {4, 2, 1}, {4, 2, 1}},
+    {"nchw_5x5_s2_p0", Form::tile, {5, 2, 2}, {5, 2, 2}},
+    {"nchw_6x6_s2_p0", Form::tile, {6, 2, 2}, {6, 2, 2}},
+    {"nchw_7x7_s2_p1", Form::tile, {7, 2, 3}, {7, 2, 3}},
+    {"nchw_1x3_s1_s2_p1", Form::tile, {1, 1, 0}, {3, 2, 1}},
+    {"nchw_2x3_s1_s2_p1", Form::tile, {2, 1, 1}, {3, 2, 1}},
+    {"nchw_6x1_s2_s1_p0", Form::tile, {6, 2, 4}, {1, 1, 0}},
+    {"nchw_3x3_s3_p0", Form::tile, {3, 3, 0}, {3, 3, 0}},
+    {"nchw_5x5_s3_p1", Form::tile, {5, 3, 1}, {5, 3, 1}},
+    {"nchw_4x4_s4_p0", Form::tile, {4, 4, 0}, {4, 4, 0}},
+    {"nchw_7x7_s4_p2", Form::tile, {7, 4, 2}, {7, 4, 2}},
+    {"nchw_8x8_s4_p2", Form::tile, {8, 4, 2}, {8, 4, 2}},
 
-    // Rivals of those above, to be timed against them.
-    {"nchw_3x3_s1_rows4", Form::rows, false, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 4}},
-    {"nchw_3x3_s2_p1_rows2", Form::rows, false, {3, 2, 1}, {3, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
-    {"nchw_3x3_s2_p1_rows4", Form::rows, false, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
-    {"nchw_4x4_s2_p1_rows2", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
-    {"nchw_4x4_s2_p1_rows4", Form::rows, false, {4, 2, 1}, {4, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
-    {"nchw_5x5_s2_p0_rows2", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {2, 2, 16, 4}, {2, 4, 16, 4}},
-    {"nchw_5x5_s2_p0_rows4", Form::rows, false, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 4}, {4, 4, 16, 4}},
-    {"nchw_5x5_s1_rows4", Form::rows, false, {5, 1, 2}, {5, 1, 2}, {4, 4, 16, 3}, {4, 8, 16, 2}},
-    {"nchw_8x8_s4_p2_rows4", Form::rows, false, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
+    // More rows a thread, where rows are whole vectors.
+    {"nchw_3x3_s1_rows4", Form::rows, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 4}},
+    {"nchw_3x3_s2_p1_rows2", Form::rows, {3, 2, 1}, {3, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_3x3_s2_p1_rows4", Form::rows, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_4x4_s2_p1_rows2", Form::rows, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows2", Form::rows, {5, 2, 2}, {5, 2, 2}, {2, 2, 16, 4}, {2, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows4", Form::rows, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_5x5_s1_rows4", Form::rows, {5, 1, 2}, {5, 1, 2}, {4, 4, 16, 3}, {4, 8, 16, 2}},
+    {"nchw_8x8_s4_p2_rows4", Form::rows, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
 
-    {"nhwc_2x2_s2_p0", Form::last, false, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
-    {"nhwc_3x3_s1", Form::last, false, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 2}, {1, 4, 8, 3}},
-    {"nhwc_3x3_s2_p1", Form::last, false, {3, 2, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
-    {"nhwc_4x4_s2_p1", Form::last, false, {4, 2, 1}, {4, 2, 1}, {1, 2, 16, 2}, {1, 2, 8, 3}},
-    {"nhwc_5x5_s2_p0", Form::last, false, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 3}},
-    {"nhwc_1x3_s1_s2_p1", Form::last, false, {1, 1, 0}, {3, 2, 1}, {1, 2, 16, 4}, {1, 2, 16, 3}},
-    // Rivals of those above, to be timed against them.
-    {"nhwc_3x3_s1_vector16", Form::last, false, {3, 1, 1}, {3, 1, 1}, {}, {1, 2, 16, 2}},
-    {"nhwc_4x4_s2_p1_vector16", Form::last, false, {4, 2, 1}, {4, 2, 1}, {}, {1, 2, 16, 2}},
-    {"nhwc_4x4_s2_p1_tile2", Form::last, false, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 2}, {2, 2, 8, 2}},
-    {"nhwc_5x5_s2_p0_vector16", Form::last, false, {5, 2, 2}, {5, 2, 2}, {}, {1, 2, 16, 2}},
+    {"nhwc_2x2_s2_p0", Form::last, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
+    {"nhwc_3x3_s1", Form::last, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 2}, {1, 4, 8, 3}},
+    {"nhwc_3x3_s2_p1", Form::last, {3, 2, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
+    {"nhwc_4x4_s2_p1", Form::last, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 2}, {2, 2, 8, 2}},
+    {"nhwc_5x5_s2_p0", Form::last, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 3}},
+    {"nhwc_1x3_s1_s2_p1", Form::last, {1, 1, 0}, {3, 2, 1}, {1, 2, 16, 4}, {1, 2, 16, 3}},
 
-    {"nhwc_any", Form::any_last, false, {}, {}},
-    {"any", Form::any, false, {}, {}},
+    {"nhwc_any", Form::any_last, {}, {}},
+    {"any", Form::any, {}, {}},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 

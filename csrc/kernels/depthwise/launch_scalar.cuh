@@ -43,9 +43,7 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
     if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, problem, operands, stream);
     constexpr Config config = configs[Row];
     const dim3 grid(static_cast<unsigned>(plan.grid));
-    if constexpr (!config.has(sizeof(Scalar))) {
-      return cudaErrorInvalidConfiguration;
-    } else if constexpr (config.form == Form::any) {
+    if constexpr (config.form == Form::any) {
       return launch_any<Scalar>(problem, operands, stream);
     } else if constexpr (config.form == Form::any_last) {
       return launch_any_last<Scalar>(plan, problem, operands, stream);

@@ -69,7 +69,6 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
       continue;
     }
     Candidate c = fitting(Algorithm::column, config.name, row);
-    c.unproven = true;
     c.plan.grid = blocks;
     c.plan.block = 32 * config.warps;
     // A block loads, multiplies and gathers one after another: only other blocks of its multiprocessor overlap.

@@ -174,7 +174,6 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       std::string reason = first_of({exact_refusal, planes_refusal}, p);
       if (reason.empty()) reason = shape_refusal(config, p);
       if (!reason.empty()) return reason;
-      if (!config.has(bytes)) return "is not compiled for elements of " + number(bytes) + " bytes";
       if (config.form == Form::rows) {
         // What the kernel for any shape refuses: it computes what lies in memory without alignment.
         reason = any_refusal(p);
@@ -203,7 +202,6 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       for (int64_t stride : {p.x_strides[2], p.x_strides[3]}) {
         if (stride >= image_limit / 8) return "takes rows of less than 2^27 elements";
       }
-      if (!config.has(bytes)) return "is not compiled for elements of " + number(bytes) + " bytes";
       const int32_t vector = depthwise::vector_of(config, bytes);
       if (!depthwise::takes_vectors(p, vector)) {
         return "takes channels and strides that are multiples of " + number(vector);
@@ -257,7 +255,6 @@ void depthwise_candidates(const Problem& p, const DeviceInfo& device, std::vecto
     }
     c.plan.block = depthwise::block;
     c.estimated_seconds = estimate(config, p, device);
-    c.unproven = !config.proven;
     out.push_back(c);
   }
 }

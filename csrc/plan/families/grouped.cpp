@@ -69,7 +69,6 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
       continue;
     }
     Candidate c = fitting(Algorithm::grouped, config.name, row);
-    c.unproven = true;
     c.plan.grid = grid;
     c.plan.block = grouped::block;
     c.plan.cut = grouped::cut_of(t);

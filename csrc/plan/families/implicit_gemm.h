@@ -45,7 +45,6 @@ struct Choice {
 inline Candidate chosen_tile(Algorithm algorithm, const char* configuration, int32_t row, int32_t block,
                              const Choice& best) {
   Candidate c = fitting(algorithm, configuration, row);
-  c.unproven = true;
   c.plan.grid = best.grid;
   c.plan.block = block;
   c.plan.tile = best.tile;

@@ -67,7 +67,6 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       continue;
     }
     Candidate c = fitting(Algorithm::large_stride, config.name, row);
-    c.unproven = true;
     c.plan.grid = blocks;
     c.plan.block = large_stride::block;
     const double multiprocessors = device.multiprocessors;
