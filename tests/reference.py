@@ -211,7 +211,8 @@ def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
 def rule_of_forward(p: Problem, x, w, bias, precision):
     """assert_parity for forwards by tensor cores: a function of the result.
 
-    `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's name. The operands that TF32 rounds are rounded for torch and the reference, too: cuDNN need not use TF32 where it may.
+    `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's name. The operands that TF32 rounds are rounded for
+    torch and the reference, too: cuDNN need not use TF32 where it may.
     """
     if precision == "tf32":
         x, w = round_to_tf32(x), round_to_tf32(w)

@@ -9,7 +9,6 @@ import torch
 from forced import forced
 from reference import (
     Problem,
-    assert_forward,
     assert_parity,
     lay_out,
     poison_allocator,
@@ -17,6 +16,7 @@ from reference import (
     random_tensor,
     reference,
     round_to_tf32,
+    rule_of_forward,
 )
 
 import convt
@@ -146,7 +146,7 @@ def test_random_problems(configuration, precision, seed):
         x, w, b = operands(p, dtype, rng)
         poison_allocator(p.y_shape, dtype=dtype)
         result = forced(configuration, x, w, b, p)
-        assert_forward(result, p, x, w, b, precision)
+        rule_of_forward(p, x, w, b, precision)(result)
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
             assert torch.equal(forced(configuration, x, w, b, p), result)

@@ -9,7 +9,6 @@ from forced import forced
 from reference import (
     MEMORY,
     Problem,
-    assert_forward,
     assert_parity,
     lay_out,
     poison_allocator,
@@ -17,6 +16,7 @@ from reference import (
     random_problem,
     random_tensor,
     reference,
+    rule_of_forward,
 )
 
 import convt
@@ -121,11 +121,11 @@ def test_a_large_layer_takes_large_tiles_whole():
 # GPU
 
 
-def check(p, configuration, x, w, b, precision):
+def check(p, configuration, x, w, b, assert_right):
     dtype = x.dtype
     poison_allocator(p.y_shape, dtype=dtype)
     result = forced(configuration, x, w, b, p)
-    assert_forward(result, p, x, w, b, precision)
+    assert_right(result)
     for _ in range(2):
         poison_allocator(p.y_shape, dtype=dtype)
         assert torch.equal(forced(configuration, x, w, b, p), result)
@@ -146,7 +146,7 @@ def test_random_problems(configuration, precision, seed):
             lay_out(random_tensor(shape, dtype, "cuda"), rng.choice(MEMORY[:5])) for shape in (p.x_shape, p.w_shape)
         )
         b = random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
-        check(p, configuration, x, w, b, precision)
+        check(p, configuration, x, w, b, rule_of_forward(p, x, w, b, precision))
 
 
 # Layers of published models, as large as float64 on the CPU allows.
@@ -171,9 +171,10 @@ def test_layers(layer, layout, precision):
     p, dtype = LAYERS[layer], dtype_of(precision)
     x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
     b = random_tensor((p.out_channels,), dtype, "cuda")
+    assert_right = rule_of_forward(p, x, w, b, precision)
     for configuration in NAMES:
         if takes(configuration, precision):
-            check(p, configuration, x, w, b, precision)
+            check(p, configuration, x, w, b, assert_right)
 
 
 @pytest.mark.gpu

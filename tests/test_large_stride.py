@@ -9,13 +9,13 @@ import torch
 from forced import forced_if_it_fits
 from reference import (
     Problem,
-    assert_forward,
     assert_parity,
     lay_out,
     poison_allocator,
     problem_count,
     random_tensor,
     reference,
+    rule_of_forward,
 )
 
 import convt
@@ -132,7 +132,7 @@ def test_random_problems(configuration, precision, layout):
         if result is None:
             continue
         ran += 1
-        assert_forward(result, p, x, w, b, precision)
+        rule_of_forward(p, x, w, b, precision)(result)
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
             assert torch.equal(forced_if_it_fits(configuration, x, w, b, p), result)
@@ -147,10 +147,11 @@ def test_real_layers(p, precision, layout):
     torch.backends.cudnn.allow_tf32 = False
     p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
     x, w, b = operands(p, torch.float32 if precision == "ieee" else torch.float16, random.Random(0), layout)
+    assert_right = rule_of_forward(p, x, w, b, precision)
     for configuration in NAMES:
         result = forced_if_it_fits(configuration, x, w, b, p)
         if result is not None:
-            assert_forward(result, p, x, w, b, precision)
+            assert_right(result)
 
 
 @pytest.mark.gpu
