@@ -48,14 +48,20 @@ struct TileCounts {
   int64_t columns, rows;
 };
 
-inline TileCounts tile_counts(const Config& c, const Problem& p) {
-  const Tile tile = tile_of(c, element_size(p.dtype));
+inline TileCounts tile_counts(const Config& c, const Problem& p, Access access) {
+  const Tile tile = tile_of(c, element_size(p.dtype), access);
   return {ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride), ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride)};
 }
 
-inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
+// The widest power of two of elements in which all rows of the result can be stored.
+inline int32_t store_width(const Config& c, const Problem& p, const Operands& o, Access access) {
+  return access_width(o.result, element_size(p.dtype), p.y_sizes(), p.y_strides, 3, p.out_w,
+                      widest_store(c, element_size(p.dtype), access));
+}
+
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o, Access access = Access::vectors) {
   const Config& c = configs[plan.configuration];
-  const TileCounts tiles = tile_counts(c, p);
+  const TileCounts tiles = tile_counts(c, p, access);
   Params q{};
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
@@ -67,20 +73,24 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);
   q.shift_w = static_cast<int32_t>((p.padding_w - c.w.padding) / c.w.stride);
-  q.store_width = access_width(o.result, element_size(p.dtype), p.y_sizes(), p.y_strides, 3, p.out_w,
-                               widest_store(c, element_size(p.dtype)));
+  q.store_width = store_width(c, p, o, access);
   q.threads = static_cast<uint32_t>(p.batch * p.out_channels * tiles.rows * tiles.columns);
   q.columns = Divisor(tiles.columns), q.rows = Divisor(tiles.rows);
   q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
   return q;
 }
 
-// Whether input rows can be loaded in vectors of the tile's columns; one element at a time if not.
-inline bool loads_vectors(const Plan& plan, const Problem& p, const Operands& o) {
+// Form tile: in vectors, where input rows can be loaded in vectors of the tile's columns and output rows stored in
+// eight bytes, or in as many as ever are.
+inline Access access_of(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];
-  const int32_t columns = tile_of(c, element_size(p.dtype)).columns;
-  return (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
-         access_width(o.x, element_size(p.dtype), p.x_sizes(), p.x_strides, 3, p.in_w, columns) == columns;
+  const int64_t bytes = element_size(p.dtype);
+  const int32_t columns = tile_of(c, bytes).columns;
+  const int32_t stored = store_width(c, p, o, Access::vectors);
+  const bool vectors = (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
+                       access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, columns) == columns &&
+                       (stored * bytes >= 8 || stored == widest_store(c, bytes));
+  return vectors ? Access::vectors : Access::elements;
 }
 
 // Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The

@@ -10,7 +10,7 @@ namespace convt::depthwise {
 
 template <int Row, class Scalar>
 CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
-  using S = Shape<Row, Scalar, tile_of(configs[Row], sizeof(Scalar)).columns>;
+  using S = Shape<Row, Scalar, Access::vectors>;
   static_assert(S::widest == S::out_columns, "a thread stores whole rows");
   uint32_t tile_column = index;
   uint32_t tile_row = p.columns.divide(tile_column);

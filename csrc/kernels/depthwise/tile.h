@@ -7,25 +7,25 @@
 namespace convt::depthwise {
 
 // Everything about a tile that is known at compile time.
-template <int Row, class Scalar, int LoadWidth>
+template <int Row, class Scalar, Access Mode>
 struct Shape {
   static constexpr Config config = configs[Row];
   static constexpr Window h{config.h}, w{config.w};
-  static constexpr Tile tile = tile_of(config, sizeof(Scalar));
+  static constexpr Tile tile = tile_of(config, sizeof(Scalar), Mode);
   static constexpr int stride_h = config.h.stride, stride_w = config.w.stride;
   static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
   static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
   static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
-  static constexpr int widest = widest_store(config, sizeof(Scalar));
-  static_assert(LoadWidth == 1 || LoadWidth == tile.columns, "vectors start where tiles start");
+  static constexpr int widest = widest_store(config, sizeof(Scalar), Mode);
+  static constexpr int load_width = tile.columns;
   static_assert((tile.columns & (tile.columns - 1)) == 0, "an aligned piece of a row is a power of two");
   static_assert(sizeof(Scalar) * tile.columns <= 16, "no wider load exists");
   static_assert(config.h.padding >= 0 && config.w.padding >= 0);
 
   // The widest aligned load that starts at column `i` of the window and ends in it. Column w.first() + i is counted
-  // from the tile's start, a multiple of LoadWidth.
+  // from the tile's start, a multiple of load_width.
   static constexpr int piece(int i) {
-    int width = LoadWidth;
+    int width = load_width;
     while (i + width > in_columns || (w.first() + i) % width != 0) width /= 2;
     return width;
   }
@@ -110,9 +110,9 @@ CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar
   }
 }
 
-template <int Row, class Scalar, int LoadWidth>
+template <int Row, class Scalar, Access Mode>
 CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
-  using S = Shape<Row, Scalar, LoadWidth>;
+  using S = Shape<Row, Scalar, Mode>;
   uint32_t tile_column = index;
   uint32_t tile_row = p.columns.divide(tile_column);
   uint32_t channel = p.rows.divide(tile_row);

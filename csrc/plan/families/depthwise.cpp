@@ -181,10 +181,15 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
         if (reason.empty()) reason = vectors_refusal(config, p);
         if (!reason.empty()) return reason;
       }
-      const depthwise::Tile tile = depthwise::tile_of(config, bytes);
-      const int64_t tiles = checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
-                                        ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride));
-      return plan_threads(checked_mul(tiles, checked_mul(p.batch, p.out_channels)));
+      const auto tiles = [&](depthwise::Access access) {
+        const depthwise::Tile tile = depthwise::tile_of(config, bytes, access);
+        return checked_mul(checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
+                                       ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride)),
+                           checked_mul(p.batch, p.out_channels));
+      };
+      // Which of them it is depends on pointers too, which only the launch knows.
+      if (config.form == Form::tile) reason = count_refusal(tiles(depthwise::Access::elements));
+      return reason.empty() ? plan_threads(tiles(depthwise::Access::vectors)) : reason;
     }
     case Form::last: {
       std::string reason = first_of({exact_refusal, last_refusal}, p);
