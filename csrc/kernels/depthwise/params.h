@@ -8,6 +8,7 @@
 #include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
+#include "../scalar.h"
 #include "config.h"
 
 namespace convt::depthwise {
@@ -24,6 +25,47 @@ CONVT_HOST_DEVICE T opaque(T v) {
   }
 #endif
   return v;
+}
+
+#if defined(__CUDA_ARCH__)
+template <int N, class Scalar, class Type>
+__device__ __forceinline__ void from_words(const Type& words, float* to) {
+  if constexpr (sizeof(Scalar) == 4) {
+    if constexpr (N == 1) {
+      to[0] = __uint_as_float(words);
+    } else {
+      to[0] = __uint_as_float(words.x), to[1] = __uint_as_float(words.y);
+      if constexpr (N == 4) to[2] = __uint_as_float(words.z), to[3] = __uint_as_float(words.w);
+    }
+  } else {
+    const auto put = [&](int i, unsigned word) {
+      const float2 pair = unpack(Scalar{}, word);
+      to[i] = pair.x, to[i + 1] = pair.y;
+    };
+    if constexpr (N == 1) {
+      to[0] = to_float(Scalar{words});
+    } else if constexpr (N == 2) {
+      put(0, words);
+    } else {
+      put(0, words.x), put(2, words.y);
+      if constexpr (N == 8) put(4, words.z), put(6, words.w);
+    }
+  }
+}
+#endif
+
+// N elements, or zeros. The choice is made before they are converted, of whole words.
+template <int N, class Scalar>
+CONVT_HOST_DEVICE void load_if(bool inside, const Scalar* from, float* to) {
+#if defined(__CUDA_ARCH__)
+  using Type = typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type;
+  Type words{};
+  if (inside) words = __ldg(reinterpret_cast<const Type*>(from));
+  from_words<N, Scalar>(words, to);
+#else
+  for (int i = 0; i < N; ++i) to[i] = 0;
+  if (inside) load<N>(from, to);
+#endif
 }
 
 // Strides in elements. Inside an image of one channel 32 bits hold every offset.

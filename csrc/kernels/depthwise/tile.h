@@ -56,12 +56,9 @@ CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Plac
   if constexpr (I < S::in_columns) {
     constexpr int width = S::piece(I);
     const int32_t column = at.input_column + I;
-#pragma unroll
-    for (int i = 0; i < width; ++i) to[I + i] = 0;
-    if (static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
-        static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w)) {
-      load<width>(first + I, to + I);
-    }
+    const bool inside = static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
+                        static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w);
+    load_if<width>(inside, first + I, to + I);
     load_row<S, I + width>(p, first, at, row, to);
   }
 }
