@@ -62,7 +62,7 @@ inline constexpr Config configs[] = {
     {"nchw_8x8_s4_p2", Form::tile, {8, 4, 2}, {8, 4, 2}},
 
     // More rows a thread, where rows are whole vectors.
-    {"nchw_3x3_s1_rows", Form::rows, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 4}},
+    {"nchw_3x3_s1_rows", Form::rows, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 3}},
     {"nchw_3x3_s2_p1_rows", Form::rows, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
     {"nchw_4x4_s2_p1_rows", Form::rows, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {4, 4, 16, 4}},
     {"nchw_5x5_s2_p0_rows", Form::rows, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 3}, {4, 4, 16, 3}},
@@ -127,7 +127,7 @@ constexpr Tile tile_of(const Config& c, int64_t element_bytes, Access access = A
   const int32_t columns = access == Access::vectors ? wide : 1;
   // Enough rows to use an input row for several output rows while accumulators, weights and window fit the registers.
   const int32_t accumulators = c.h.kernel == 1                         ? 32
-                               : c.h.kernel >= 7 * c.h.stride            ? 4
+                               : c.h.kernel >= 7 * c.h.stride          ? 4
                                : c.h.kernel >= 5 * c.h.stride          ? 8
                                : element_bytes == 4 || c.h.stride == 1 ? 16
                                                                        : 32;

@@ -20,6 +20,8 @@ CONVT_HOST_DEVICE T opaque(T v) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(T) == 8) {
     asm volatile("" : "+l"(v));
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile("" : "+h"(v));
   } else {
     asm volatile("" : "+r"(v));
   }
@@ -61,6 +63,13 @@ CONVT_HOST_DEVICE void load_if(bool inside, const Scalar* from, float* to) {
   using Type = typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type;
   Type words{};
   if (inside) words = __ldg(reinterpret_cast<const Type*>(from));
+  // Not moved to where it is used, behind a branch: it would be under way too late.
+  if constexpr (sizeof(Type) <= 4) {
+    words = opaque(words);
+  } else {
+    words.x = opaque(words.x), words.y = opaque(words.y);
+    if constexpr (sizeof(Type) == 16) words.z = opaque(words.z), words.w = opaque(words.w);
+  }
   from_words<N, Scalar>(words, to);
 #else
   for (int i = 0; i < N; ++i) to[i] = 0;

@@ -73,8 +73,9 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
   char* y = static_cast<char*>(p.y) +
             opaque<int64_t>((spot.y_plane + (at.row * p.out_w + at.column)) * static_cast<int64_t>(sizeof(Scalar)));
   constexpr int ahead = rows_ahead<S>(resident_blocks(S::config, sizeof(Scalar))) * S::stride_h;
-  const bool edge = at.input_row < 0 || at.input_row + S::in_rows > p.in_h || at.input_column < 0 ||
-                    at.input_column + S::in_columns > p.in_w;
+  // Without branches, so that loads are not kept apart.
+  const bool edge = (at.input_row < 0) | (at.input_row + S::in_rows > p.in_h) | (at.input_column < 0) |
+                    (at.input_column + S::in_columns > p.in_w);
   bool exact = false;
   float window[S::in_rows][S::in_columns];
 #pragma unroll
@@ -84,13 +85,6 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
     for (int i = 0; i < S::in_rows; ++i) {
       if (i > last_input<S>(r + ahead) || (r > 0 && i <= last_input<S>(r + ahead - 1))) continue;
       load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * p.x_row_stride), at, at.input_row + i, window[i]);
-    }
-    // Not before the first loads of the input, which would wait for the weights then.
-    if (r == 0 && edge) {
-      float zero = 0;
-#pragma unroll
-      for (int t = 0; t < taps; ++t) zero += weights[t] * 0.0f;
-      exact = zero != 0;
     }
     float sums[S::out_columns];
 #pragma unroll
@@ -112,6 +106,14 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
     if (at.row + r < p.out_h) {
       const auto offset = static_cast<uint32_t>(r * p.out_w) * static_cast<uint32_t>(sizeof(Scalar));
       store<S::out_columns>(reinterpret_cast<Scalar*>(y + offset), sums);
+    }
+    // Not before the first loads of the input, which would wait for the weights then. What is stored until then is
+    // stored again.
+    if (r == 0 && edge) {
+      float zero = 0;
+#pragma unroll
+      for (int t = 0; t < taps; ++t) zero += weights[t] * 0.0f;
+      exact = zero != 0;
     }
   }
 

@@ -64,15 +64,15 @@ CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Plac
 }
 
 template <class S, int Width, class Scalar>
-CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* y, const Place& at,
+CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* first, const Place& at,
                                   const float (&sums)[S::out_rows][S::out_columns]) {
   if constexpr (Width > 1) {
-    if (p.store_width < Width) return store_rows<S, Width / 2>(p, y, at, sums);
+    if (p.store_width < Width) return store_rows<S, Width / 2>(p, first, at, sums);
   }
 #pragma unroll
   for (int r = 0; r < S::out_rows; ++r) {
     if (at.row + r >= p.out_h) break;
-    Scalar* row = y + ((at.row + r) * p.out_w + at.column);
+    Scalar* row = opaque(first + r * p.out_w);
 #pragma unroll
     for (int c = 0; c < S::out_columns; c += Width) {
       if (at.column + c < p.out_w) store<Width>(row + c, sums[r] + c);
@@ -143,12 +143,13 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
     for (int c = 0; c < S::out_columns; ++c) sums[r][c] = bias;
   }
 
+  // Addresses once a row, not taken apart for each access.
+  const Scalar* corner = opaque(x + (static_cast<int64_t>(at.input_row) * p.x_row_stride + at.input_column));
   // Input row by input row: each is in registers once, and adds to every output row that it reaches.
 #pragma unroll
   for (int i = 0; i < S::in_rows; ++i) {
     float row[S::in_columns];
-    load_row<S, 0>(p, x + (static_cast<int64_t>(at.input_row + i) * p.x_row_stride + at.input_column), at,
-                   at.input_row + i, row);
+    load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * p.x_row_stride), at, at.input_row + i, row);
 #pragma unroll
     for (int r = 0; r < S::out_rows; ++r) {
       const int j = r / S::stride_h + h.top(r % S::stride_h) - h.first() - i;
@@ -177,7 +178,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
     }
     if (zero != 0) return exact_tile<S>(p, x, w, bias, y, at);
   }
-  store_rows<S, S::widest>(p, y, at, sums);
+  store_rows<S, S::widest>(p, opaque(y + (at.row * p.out_w + at.column)), at, sums);
 }
 
 }  // namespace convt::depthwise
