@@ -62,14 +62,12 @@ inline constexpr Config configs[] = {
     {"nchw_8x8_s4_p2", Form::tile, {8, 4, 2}, {8, 4, 2}},
 
     // More rows a thread, where rows are whole vectors.
-    {"nchw_3x3_s1_rows4", Form::rows, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 4}},
-    {"nchw_3x3_s2_p1_rows2", Form::rows, {3, 2, 1}, {3, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
-    {"nchw_3x3_s2_p1_rows4", Form::rows, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
-    {"nchw_4x4_s2_p1_rows2", Form::rows, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {2, 4, 16, 4}},
-    {"nchw_5x5_s2_p0_rows2", Form::rows, {5, 2, 2}, {5, 2, 2}, {2, 2, 16, 4}, {2, 4, 16, 4}},
-    {"nchw_5x5_s2_p0_rows4", Form::rows, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 4}, {4, 4, 16, 4}},
-    {"nchw_5x5_s1_rows4", Form::rows, {5, 1, 2}, {5, 1, 2}, {4, 4, 16, 3}, {4, 8, 16, 2}},
-    {"nchw_8x8_s4_p2_rows4", Form::rows, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
+    {"nchw_3x3_s1_rows", Form::rows, {3, 1, 1}, {3, 1, 1}, {4, 4, 16, 4}, {4, 8, 16, 3}},
+    {"nchw_3x3_s2_p1_rows", Form::rows, {3, 2, 1}, {3, 2, 1}, {4, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_4x4_s2_p1_rows", Form::rows, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 4}, {4, 4, 16, 4}},
+    {"nchw_5x5_s2_p0_rows", Form::rows, {5, 2, 2}, {5, 2, 2}, {4, 2, 16, 3}, {4, 4, 16, 3}},
+    {"nchw_5x5_s1_rows", Form::rows, {5, 1, 2}, {5, 1, 2}, {4, 4, 16, 2}, {4, 8, 16, 2}},
+    {"nchw_8x8_s4_p2_rows", Form::rows, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
 
     {"nhwc_2x2_s2_p0", Form::last, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
     {"nhwc_3x3_s1", Form::last, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 2}, {1, 4, 8, 3}},
@@ -115,25 +113,33 @@ struct Tile {
   int32_t rows, columns;
 };
 
-constexpr Tile tile_of(const Config& c, int64_t element_bytes) {
+// Accesses of memory in form tile. Lanes that load or store one element each of wide tiles reach as many lines as their
+// tiles span, and write parts of sectors: where vectors do not fit, tiles are one column wide instead, and high.
+enum class Access : int32_t { vectors, elements };
+
+constexpr Tile tile_of(const Config& c, int64_t element_bytes, Access access = Access::vectors) {
   if (c.form != Form::tile) return {c.positions(element_bytes).rows, c.positions(element_bytes).columns};
   const auto vector = static_cast<int32_t>(16 / element_bytes);
   // A lane writes 16 bytes of a row, next to those of its neighbours. A stride that does not divide them takes more.
   // So would the window of a wide kernel take more registers than there are.
   const bool whole = vector % c.w.stride == 0 && c.w.kernel < 7 * c.w.stride;
-  const int32_t columns = whole ? vector / c.w.stride : 4;
+  const int32_t wide = whole ? vector / c.w.stride : 4;
+  const int32_t columns = access == Access::vectors ? wide : 1;
   // Enough rows to use an input row for several output rows while accumulators, weights and window fit the registers.
-  const int32_t accumulators = c.h.kernel >= 7 * c.h.stride            ? 4
+  const int32_t accumulators = c.h.kernel == 1                         ? 32
+                               : c.h.kernel >= 7 * c.h.stride          ? 4
                                : c.h.kernel >= 5 * c.h.stride          ? 8
                                : element_bytes == 4 || c.h.stride == 1 ? 16
                                                                        : 32;
-  const int32_t rows = accumulators / (columns * c.w.stride * c.h.stride);
+  int32_t rows = accumulators / (columns * c.w.stride * c.h.stride);
+  // Higher ones would leave more of their rows below small images.
+  if (columns < wide && rows * c.h.stride > 8) rows = 8 / c.h.stride;
   return {rows < 1 ? 1 : rows, columns};
 }
 
 // The largest power of two of elements in which a thread's output row can be stored.
-constexpr int32_t widest_store(const Config& c, int64_t element_bytes) {
-  const int32_t columns = tile_of(c, element_bytes).columns * c.w.stride;
+constexpr int32_t widest_store(const Config& c, int64_t element_bytes, Access access = Access::vectors) {
+  const int32_t columns = tile_of(c, element_bytes, access).columns * c.w.stride;
   auto width = static_cast<int32_t>(16 / element_bytes);
   while (columns % width != 0) width /= 2;
   return width;
@@ -152,8 +158,8 @@ constexpr int32_t weight_piece(const Config& c, int64_t element_bytes) {
 }
 
 // Blocks an SM: as many as leave registers for the accumulators, the weights and two rows of the window.
-constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes) {
-  const Tile tile = tile_of(c, element_bytes);
+constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes, Access access = Access::vectors) {
+  const Tile tile = tile_of(c, element_bytes, access);
   if (c.form != Form::tile) return c.positions(element_bytes).resident;
   const int32_t outputs = tile.columns * c.w.stride * tile.rows * c.h.stride;
   const int32_t window = tile.columns + Window{c.w}.last() - Window{c.w}.first();

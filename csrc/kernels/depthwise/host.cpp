@@ -13,9 +13,9 @@
 namespace convt::depthwise {
 namespace {
 
-template <int Row, class Scalar, int LoadWidth>
+template <int Row, class Scalar, Access Mode>
 void run_threads(const Params& params) {
-  for (uint32_t i = 0; i < params.threads; ++i) compute_tile<Row, Scalar, LoadWidth>(params, i);
+  for (uint32_t i = 0; i < params.threads; ++i) compute_tile<Row, Scalar, Mode>(params, i);
 }
 
 // A block at a time: its table, then its tiles. The barrier between is the end of a loop.
@@ -86,11 +86,12 @@ void run_row(const Plan& plan, const Problem& problem, const Operands& operands)
         compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
       });
     } else {
-      const Params params = make_params(plan, problem, operands);
-      if (loads_vectors(plan, problem, operands)) {
-        run_threads<Row, Scalar, tile_of(config, sizeof(Scalar)).columns>(params);
+      const Access access = access_of(plan, problem, operands);
+      const Params params = make_params(plan, problem, operands, access);
+      if (access == Access::vectors) {
+        run_threads<Row, Scalar, Access::vectors>(params);
       } else {
-        run_threads<Row, Scalar, 1>(params);
+        run_threads<Row, Scalar, Access::elements>(params);
       }
     }
   }

@@ -7,25 +7,26 @@
 
 namespace convt::depthwise {
 
-// Without vector loads some kernels spill on sm_80 where they do not on sm_90.
-template <int Row, class Scalar, int LoadWidth>
-constexpr int blocks_of_tiles() {
-  const int blocks = resident_blocks(configs[Row], sizeof(Scalar));
+// Some kernels spill on sm_80 where they do not on sm_90.
+template <int Row, class Scalar, Access Mode>
+constexpr int blocks_of() {
+  const int blocks = resident_blocks(configs[Row], sizeof(Scalar), Mode);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if (LoadWidth == 1 && sizeof(Scalar) == 2 && configs[Row].w.stride == 1) return blocks - 1;
+  if (configs[Row].form == Form::rows && blocks > 2) return blocks - 1;
+  if (Mode == Access::elements && sizeof(Scalar) == 2 && configs[Row].w.stride == 1) return blocks - 1;
 #endif
   return blocks;
 }
 
-template <int Row, class Scalar, int LoadWidth>
-__global__ void __launch_bounds__(block, blocks_of_tiles<Row, Scalar, LoadWidth>())
+template <int Row, class Scalar, Access Mode>
+__global__ void __launch_bounds__(block, blocks_of<Row, Scalar, Mode>())
     depthwise_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
-  if (index < p.threads) compute_tile<Row, Scalar, LoadWidth>(p, index);
+  if (index < p.threads) compute_tile<Row, Scalar, Mode>(p, index);
 }
 
 template <int Row, class Scalar>
-__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
+__global__ void __launch_bounds__(block, blocks_of<Row, Scalar, Access::vectors>())
     depthwise_rows_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_rows<Row, Scalar>(p, index);

@@ -148,31 +148,7 @@ template <int N, class Scalar>
 CONVT_HOST_DEVICE void load_table(const Scalar* from, float* to) {
 #if defined(__CUDA_ARCH__)
   // Not the read-only path of `load`: this is shared memory.
-  if constexpr (sizeof(Scalar) == 4) {
-    using Type = typename Words<4 * N>::Type;
-    const Type words = *reinterpret_cast<const Type*>(from);
-    if constexpr (N == 1) {
-      to[0] = __uint_as_float(words);
-    } else {
-      to[0] = __uint_as_float(words.x), to[1] = __uint_as_float(words.y);
-      if constexpr (N == 4) to[2] = __uint_as_float(words.z), to[3] = __uint_as_float(words.w);
-    }
-  } else {
-    using Type = typename Words<2 * N>::Type;
-    const Type words = *reinterpret_cast<const Type*>(from);
-    const auto put = [&](int i, unsigned word) {
-      const float2 pair = unpack(Scalar{}, word);
-      to[i] = pair.x, to[i + 1] = pair.y;
-    };
-    if constexpr (N == 1) {
-      to[0] = to_float(Scalar{words});
-    } else if constexpr (N == 2) {
-      put(0, words);
-    } else {
-      put(0, words.x), put(2, words.y);
-      if constexpr (N == 8) put(4, words.z), put(6, words.w);
-    }
-  }
+  from_words<N, Scalar>(*reinterpret_cast<const typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type*>(from), to);
 #else
   load<N>(from, to);
 #endif
@@ -374,12 +350,9 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
       float row[S::in_columns][V];
 #pragma unroll
       for (int c = 0; c < S::in_columns; ++c) {
-#pragma unroll
-        for (int k = 0; k < V; ++k) row[c][k] = 0;
-        if (static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(p.in_h) &&
-            static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(p.in_w)) {
-          load<V>(corner + (i * x_row_stride + c * x_column_stride), row[c]);
-        }
+        const bool inside = static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(p.in_h) &&
+                            static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(p.in_w);
+        load_if<V>(inside, corner + (i * x_row_stride + c * x_column_stride), row[c]);
       }
 #pragma unroll
       for (int r = 0; r < S::out_rows; ++r) {

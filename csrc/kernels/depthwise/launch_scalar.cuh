@@ -54,12 +54,14 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
       if (!fits_last(plan, problem, operands)) return launch_any_last<Scalar>(plan, problem, operands, stream);
       depthwise_last_kernel<Row, Scalar><<<grid, block, 0, stream>>>(make_last_params(plan, problem, operands));
     } else {
-      constexpr int columns = tile_of(config, sizeof(Scalar)).columns;
-      const Params params = make_params(plan, problem, operands);
-      if (loads_vectors(plan, problem, operands)) {
-        depthwise_kernel<Row, Scalar, columns><<<grid, block, 0, stream>>>(params);
-      } else {
-        depthwise_kernel<Row, Scalar, 1><<<grid, block, 0, stream>>>(params);
+      const Access access = access_of(plan, problem, operands);
+      const Params params = make_params(plan, problem, operands, access);
+      const auto blocks = ceil_div<uint32_t>(params.threads, block);
+      // Where a tile for vectors is one column wide, either is the same.
+      if (access == Access::vectors || tile_of(config, sizeof(Scalar)).columns == 1) {
+        depthwise_kernel<Row, Scalar, Access::vectors><<<blocks, block, 0, stream>>>(params);
+      } else if constexpr (tile_of(config, sizeof(Scalar)).columns > 1) {
+        depthwise_kernel<Row, Scalar, Access::elements><<<blocks, block, 0, stream>>>(params);
       }
     }
     return cudaGetLastError();

@@ -8,6 +8,7 @@
 #include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
+#include "../scalar.h"
 #include "config.h"
 
 namespace convt::depthwise {
@@ -19,11 +20,61 @@ CONVT_HOST_DEVICE T opaque(T v) {
 #if defined(__CUDA_ARCH__)
   if constexpr (sizeof(T) == 8) {
     asm volatile("" : "+l"(v));
+  } else if constexpr (sizeof(T) == 2) {
+    asm volatile("" : "+h"(v));
   } else {
     asm volatile("" : "+r"(v));
   }
 #endif
   return v;
+}
+
+#if defined(__CUDA_ARCH__)
+template <int N, class Scalar, class Type>
+__device__ __forceinline__ void from_words(const Type& words, float* to) {
+  if constexpr (sizeof(Scalar) == 4) {
+    if constexpr (N == 1) {
+      to[0] = __uint_as_float(words);
+    } else {
+      to[0] = __uint_as_float(words.x), to[1] = __uint_as_float(words.y);
+      if constexpr (N == 4) to[2] = __uint_as_float(words.z), to[3] = __uint_as_float(words.w);
+    }
+  } else {
+    const auto put = [&](int i, unsigned word) {
+      const float2 pair = unpack(Scalar{}, word);
+      to[i] = pair.x, to[i + 1] = pair.y;
+    };
+    if constexpr (N == 1) {
+      to[0] = to_float(Scalar{words});
+    } else if constexpr (N == 2) {
+      put(0, words);
+    } else {
+      put(0, words.x), put(2, words.y);
+      if constexpr (N == 8) put(4, words.z), put(6, words.w);
+    }
+  }
+}
+#endif
+
+// N elements, or zeros. The choice is made before they are converted, of whole words.
+template <int N, class Scalar>
+CONVT_HOST_DEVICE void load_if(bool inside, const Scalar* from, float* to) {
+#if defined(__CUDA_ARCH__)
+  using Type = typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type;
+  Type words{};
+  if (inside) words = __ldg(reinterpret_cast<const Type*>(from));
+  // Not moved to where it is used, behind a branch: it would be under way too late.
+  if constexpr (sizeof(Type) <= 4) {
+    words = opaque(words);
+  } else {
+    words.x = opaque(words.x), words.y = opaque(words.y);
+    if constexpr (sizeof(Type) == 16) words.z = opaque(words.z), words.w = opaque(words.w);
+  }
+  from_words<N, Scalar>(words, to);
+#else
+  for (int i = 0; i < N; ++i) to[i] = 0;
+  if (inside) load<N>(from, to);
+#endif
 }
 
 // Strides in elements. Inside an image of one channel 32 bits hold every offset.
@@ -48,14 +99,20 @@ struct TileCounts {
   int64_t columns, rows;
 };
 
-inline TileCounts tile_counts(const Config& c, const Problem& p) {
-  const Tile tile = tile_of(c, element_size(p.dtype));
+inline TileCounts tile_counts(const Config& c, const Problem& p, Access access) {
+  const Tile tile = tile_of(c, element_size(p.dtype), access);
   return {ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride), ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride)};
 }
 
-inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
+// The widest power of two of elements in which all rows of the result can be stored.
+inline int32_t store_width(const Config& c, const Problem& p, const Operands& o, Access access) {
+  return access_width(o.result, element_size(p.dtype), p.y_sizes(), p.y_strides, 3, p.out_w,
+                      widest_store(c, element_size(p.dtype), access));
+}
+
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o, Access access = Access::vectors) {
   const Config& c = configs[plan.configuration];
-  const TileCounts tiles = tile_counts(c, p);
+  const TileCounts tiles = tile_counts(c, p, access);
   Params q{};
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
@@ -67,20 +124,24 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);
   q.shift_w = static_cast<int32_t>((p.padding_w - c.w.padding) / c.w.stride);
-  q.store_width = access_width(o.result, element_size(p.dtype), p.y_sizes(), p.y_strides, 3, p.out_w,
-                               widest_store(c, element_size(p.dtype)));
+  q.store_width = store_width(c, p, o, access);
   q.threads = static_cast<uint32_t>(p.batch * p.out_channels * tiles.rows * tiles.columns);
   q.columns = Divisor(tiles.columns), q.rows = Divisor(tiles.rows);
   q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
   return q;
 }
 
-// Whether input rows can be loaded in vectors of the tile's columns; one element at a time if not.
-inline bool loads_vectors(const Plan& plan, const Problem& p, const Operands& o) {
+// Form tile: in vectors, where input rows can be loaded in vectors of the tile's columns and output rows stored in
+// eight bytes, or in as many as ever are.
+inline Access access_of(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];
-  const int32_t columns = tile_of(c, element_size(p.dtype)).columns;
-  return (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
-         access_width(o.x, element_size(p.dtype), p.x_sizes(), p.x_strides, 3, p.in_w, columns) == columns;
+  const int64_t bytes = element_size(p.dtype);
+  const int32_t columns = tile_of(c, bytes).columns;
+  const int32_t stored = store_width(c, p, o, Access::vectors);
+  const bool vectors = (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
+                       access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, columns) == columns &&
+                       (stored * bytes >= 8 || stored == widest_store(c, bytes));
+  return vectors ? Access::vectors : Access::elements;
 }
 
 // Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The

@@ -7,25 +7,25 @@
 namespace convt::depthwise {
 
 // Everything about a tile that is known at compile time.
-template <int Row, class Scalar, int LoadWidth>
+template <int Row, class Scalar, Access Mode>
 struct Shape {
   static constexpr Config config = configs[Row];
   static constexpr Window h{config.h}, w{config.w};
-  static constexpr Tile tile = tile_of(config, sizeof(Scalar));
+  static constexpr Tile tile = tile_of(config, sizeof(Scalar), Mode);
   static constexpr int stride_h = config.h.stride, stride_w = config.w.stride;
   static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
   static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
   static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
-  static constexpr int widest = widest_store(config, sizeof(Scalar));
-  static_assert(LoadWidth == 1 || LoadWidth == tile.columns, "vectors start where tiles start");
+  static constexpr int widest = widest_store(config, sizeof(Scalar), Mode);
+  static constexpr int load_width = tile.columns;
   static_assert((tile.columns & (tile.columns - 1)) == 0, "an aligned piece of a row is a power of two");
   static_assert(sizeof(Scalar) * tile.columns <= 16, "no wider load exists");
   static_assert(config.h.padding >= 0 && config.w.padding >= 0);
 
   // The widest aligned load that starts at column `i` of the window and ends in it. Column w.first() + i is counted
-  // from the tile's start, a multiple of LoadWidth.
+  // from the tile's start, a multiple of load_width.
   static constexpr int piece(int i) {
-    int width = LoadWidth;
+    int width = load_width;
     while (i + width > in_columns || (w.first() + i) % width != 0) width /= 2;
     return width;
   }
@@ -56,26 +56,23 @@ CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Plac
   if constexpr (I < S::in_columns) {
     constexpr int width = S::piece(I);
     const int32_t column = at.input_column + I;
-#pragma unroll
-    for (int i = 0; i < width; ++i) to[I + i] = 0;
-    if (static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
-        static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w)) {
-      load<width>(first + I, to + I);
-    }
+    const bool inside = static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
+                        static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w);
+    load_if<width>(inside, first + I, to + I);
     load_row<S, I + width>(p, first, at, row, to);
   }
 }
 
 template <class S, int Width, class Scalar>
-CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* y, const Place& at,
+CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* first, const Place& at,
                                   const float (&sums)[S::out_rows][S::out_columns]) {
   if constexpr (Width > 1) {
-    if (p.store_width < Width) return store_rows<S, Width / 2>(p, y, at, sums);
+    if (p.store_width < Width) return store_rows<S, Width / 2>(p, first, at, sums);
   }
 #pragma unroll
   for (int r = 0; r < S::out_rows; ++r) {
     if (at.row + r >= p.out_h) break;
-    Scalar* row = y + ((at.row + r) * p.out_w + at.column);
+    Scalar* row = opaque(first + r * p.out_w);
 #pragma unroll
     for (int c = 0; c < S::out_columns; c += Width) {
       if (at.column + c < p.out_w) store<Width>(row + c, sums[r] + c);
@@ -110,9 +107,9 @@ CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar
   }
 }
 
-template <int Row, class Scalar, int LoadWidth>
+template <int Row, class Scalar, Access Mode>
 CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
-  using S = Shape<Row, Scalar, LoadWidth>;
+  using S = Shape<Row, Scalar, Mode>;
   uint32_t tile_column = index;
   uint32_t tile_row = p.columns.divide(tile_column);
   uint32_t channel = p.rows.divide(tile_row);
@@ -146,12 +143,13 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
     for (int c = 0; c < S::out_columns; ++c) sums[r][c] = bias;
   }
 
+  // Addresses once a row, not taken apart for each access.
+  const Scalar* corner = opaque(x + (static_cast<int64_t>(at.input_row) * p.x_row_stride + at.input_column));
   // Input row by input row: each is in registers once, and adds to every output row that it reaches.
 #pragma unroll
   for (int i = 0; i < S::in_rows; ++i) {
     float row[S::in_columns];
-    load_row<S, 0>(p, x + (static_cast<int64_t>(at.input_row + i) * p.x_row_stride + at.input_column), at,
-                   at.input_row + i, row);
+    load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * p.x_row_stride), at, at.input_row + i, row);
 #pragma unroll
     for (int r = 0; r < S::out_rows; ++r) {
       const int j = r / S::stride_h + h.top(r % S::stride_h) - h.first() - i;
@@ -180,7 +178,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
     }
     if (zero != 0) return exact_tile<S>(p, x, w, bias, y, at);
   }
-  store_rows<S, S::widest>(p, y, at, sums);
+  store_rows<S, S::widest>(p, opaque(y + (at.row * p.out_w + at.column)), at, sums);
 }
 
 }  // namespace convt::depthwise

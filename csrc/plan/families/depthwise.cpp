@@ -181,10 +181,15 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
         if (reason.empty()) reason = vectors_refusal(config, p);
         if (!reason.empty()) return reason;
       }
-      const depthwise::Tile tile = depthwise::tile_of(config, bytes);
-      const int64_t tiles = checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
-                                        ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride));
-      return plan_threads(checked_mul(tiles, checked_mul(p.batch, p.out_channels)));
+      const auto tiles = [&](depthwise::Access access) {
+        const depthwise::Tile tile = depthwise::tile_of(config, bytes, access);
+        return checked_mul(checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
+                                       ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride)),
+                           checked_mul(p.batch, p.out_channels));
+      };
+      // Which of them it is depends on pointers too, which only the launch knows.
+      if (config.form == Form::tile) reason = count_refusal(tiles(depthwise::Access::elements));
+      return reason.empty() ? plan_threads(tiles(depthwise::Access::vectors)) : reason;
     }
     case Form::last: {
       std::string reason = first_of({exact_refusal, last_refusal}, p);
@@ -228,12 +233,8 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
 
 double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
-  // At the rate of a copy: no other family is faster. Of rivals for the same shape the first is chosen, but for rows:
-  // their height pays where instructions bound, in 16 bits.
-  if (config.form == Form::rows) {
-    const int64_t bytes = element_size(p.dtype);
-    return launch_seconds + copy * ((config.positions(bytes).rows > 2) == (bytes == 2) ? 0.98 : 0.99);
-  }
+  // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape.
+  if (config.form == Form::rows) return launch_seconds + copy * 0.98;
   if (config.exact()) return launch_seconds + copy;
   // A load a multiply-add, or one for a vector of channels: those of L1 bound it.
   const double share = config.form == Form::any_last ? 0.2 : 0.12;
