@@ -84,9 +84,8 @@ CONVT_DEVICE void load_weights(const Params& p, const Scalar* w, const Phases& r
 
 // An output by its definition. Products with inputs or taps that do not exist are zero in the matrix product, unless
 // the other factor is infinite or NaN.
-template <class Scalar, bool Strict>
-CONVT_DEVICE float exact_output(const Params& p, const Scalar* x, const Scalar* w, float bias, int32_t row,
-                                int32_t column) {
+template <class Scalar, bool Strict, class P>
+CONVT_DEVICE float exact_output(const P& p, const Scalar* x, const Scalar* w, float bias, int32_t row, int32_t column) {
   const auto operand = [](const Scalar* from) {
     float v;
     load<1>(from, &v);
@@ -290,7 +289,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   }
 
   if (wrong == 0.0f) return;
-  // Each output that is not finite, once more.
+    // Each output that is not finite, once more.
 #pragma unroll 1
   for (int32_t i = g; i < p.positions; i += 8) {
     const Position at = positions[i];
