@@ -117,7 +117,7 @@ struct InputLoader {
   }
 
   static CONVT_DEVICE uint32_t rounded(uint32_t v) {
-    if constexpr (single && !Strict) return device::to_tf32(__uint_as_float(v));
+    if constexpr (single && !Strict) return tf32_operand(v);
     return v;
   }
 
@@ -177,39 +177,48 @@ struct WeightLoader {
         from + (at.row * p.h.stride * p.w_row_stride + at.column * p.w_axis.stride * p.w_column_stride +
                 first * (single ? 1 : 2) * p.w_in_stride);
     const int64_t step = rows * (single ? 1 : 2) * p.w_in_stride;
+    const int32_t words = count > 0 ? p.words - first : 0;
 #pragma unroll
     for (int i = 0; i < slots; ++i) {
-      const int32_t word = first + i * rows;
 #pragma unroll
       for (int j = 0; j < 4; ++j) raw[i][j] = 0;
-      if (word < p.words && count > 0) {
-        if (p.w_quads) {
+    }
+    if (p.w_quads) {
+#pragma unroll
+      for (int i = 0; i < slots; ++i) {
+        if (i * rows < words) {
           if constexpr (single) {
             const uint4 v = __ldg(reinterpret_cast<const uint4*>(weight));
             raw[i][0] = v.x, raw[i][1] = v.y, raw[i][2] = v.z, raw[i][3] = v.w;
           } else {
             const uint2 v = __ldg(reinterpret_cast<const uint2*>(weight));
             raw[i][0] = v.x, raw[i][1] = v.y;
-            if (2 * word + 1 < p.channels) {
+            if (2 * (first + i * rows) + 1 < p.channels) {
               const uint2 u = __ldg(reinterpret_cast<const uint2*>(weight + p.w_in_stride));
               raw[i][2] = u.x, raw[i][3] = u.y;
             }
           }
-        } else {
-          const int64_t next = p.channels_innermost ? p.w_out_stride : p.w_column_stride;
+        }
+        weight += step;
+      }
+      return;
+    }
+    const int64_t next = p.channels_innermost ? p.w_out_stride : p.w_column_stride;
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            if (j >= count) continue;
-            if constexpr (single) {
-              raw[i][j] = bits_at(weight + j * next);
-            } else {
-              raw[i][j / 2] |= bits_at(weight + j * next) << 16 * (j % 2);
-              if (2 * word + 1 < p.channels) {
-                raw[i][2 + j / 2] |= bits_at(weight + (p.w_in_stride + j * next)) << 16 * (j % 2);
-              }
-            }
+    for (int i = 0; i < slots; ++i) {
+      const bool exists = i * rows < words, pair = 2 * (first + i * rows) + 1 < p.channels;
+      const Scalar* of_column = weight;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (exists && j < count) {
+          if constexpr (single) {
+            raw[i][j] = bits_at(of_column);
+          } else {
+            raw[i][j / 2] |= bits_at(of_column) << 16 * (j % 2);
+            if (pair) raw[i][2 + j / 2] |= bits_at(of_column + p.w_in_stride) << 16 * (j % 2);
           }
         }
+        of_column += next;
       }
       weight += step;
     }
@@ -223,7 +232,7 @@ struct WeightLoader {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if constexpr (single) {
-          v[j] = Strict ? raw[i][j] : device::to_tf32(__uint_as_float(raw[i][j]));
+          v[j] = Strict ? raw[i][j] : tf32_operand(raw[i][j]);
         } else {
           v[j] = __byte_perm(raw[i][j / 2], raw[i][2 + j / 2], j % 2 == 0 ? 0x5410 : 0x7632);
         }
@@ -233,13 +242,6 @@ struct WeightLoader {
     }
   }
 };
-
-// v as two TF32 numbers. Where v is not finite, or rounds to infinity, so is the sum: outputs like that are computed
-// again.
-CONVT_DEVICE void split_finite(uint32_t v, uint32_t& high, uint32_t& low) {
-  high = device::to_tf32(__uint_as_float(v));
-  low = device::to_tf32(__uint_as_float(v) - __uint_as_float(high));
-}
 
 template <class Scalar, bool Strict, int TileColumns>
 __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeof(Scalar)))
@@ -335,7 +337,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
           for (int r = 0; r < 4; ++r) {
             const int four = 2 * step + r / 2;
             a[i][r] = from_inputs[4 * four * pitch(tile_positions) + ((16 * i + 8 * (r % 2)) ^ 8 * (four % 4))];
-            if constexpr (Strict) split_finite(a[i][r], a[i][r], low[i][r]);
+            if constexpr (Strict) split_tf32_operand(a[i][r], a[i][r], low[i][r]);
           }
         }
 #pragma unroll
@@ -351,8 +353,8 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
             uint32_t c[2] = {odd == 0 ? b[0].x : b[0].y, odd == 0 ? b[1].x : b[1].y};
             if constexpr (Strict) {
               uint32_t d[2];
-              split_finite(c[0], c[0], d[0]);
-              split_finite(c[1], c[1], d[1]);
+              split_tf32_operand(c[0], c[0], d[0]);
+              split_tf32_operand(c[1], c[1], d[1]);
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
                 // The tensor core truncates its sums: long ones are taken in float32.
