@@ -286,13 +286,8 @@ CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
   }
 }
 
-// What the registers are allotted for. Strict float32 of 48 columns spills on sm_90 unless it has fewer of them.
-constexpr int32_t most_warps(int32_t tiles, [[maybe_unused]] bool strict) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (tiles == 6 && strict) return 16;
-#endif
-  return resident_warps(tiles);
-}
+// What the registers are allotted for. Strict float32 of 48 columns spills unless it has fewer of them.
+constexpr int32_t most_warps(int32_t tiles, bool strict) { return tiles == 6 && strict ? 16 : resident_warps(tiles); }
 
 template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
 __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
