@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/large_stride/kernel.cuh"
+#include "kernels/large_stride/tile.cuh"
 #include "plan/plan.h"
 
 namespace convt {
@@ -57,12 +57,39 @@ Problem random_problem(const large_stride::Config& config) {
   return p;
 }
 
+// Of a configuration that cuts the product into tiles.
+Problem random_tiled_problem() {
+  Problem p;
+  int64_t phases = 0, work = 0;
+  do {
+    p.batch = pick(1, 3);
+    p.groups = pick(0, 3) == 0 ? 2 : 1;
+    p.in_channels = p.groups * (pick(0, 1) == 0 ? 8 * pick(1, 12) : pick(1, 80));
+    p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 5) : 4 * pick(1, 9));
+    const bool flat = pick(0, 2) == 0;
+    p.in_h = flat ? 1 : pick(1, 7), p.in_w = pick(1, 20);
+    p.stride_h = flat ? 1 : pick(1, 9), p.stride_w = pick(0, 1) == 0 ? 4 * pick(1, 6) : pick(1, 25);
+    const auto kernel = [](int64_t stride) {
+      return pick(0, 1) == 0 ? stride * pick(1, 3) : pick(0, 2) == 0 ? 4 * pick(1, 6) : pick(1, 3 * stride + 3);
+    };
+    p.kernel_h = flat ? 1 : kernel(p.stride_h), p.kernel_w = kernel(p.stride_w);
+    if (pick(0, 9) == 0) p.stride_h = p.stride_w = pick(1, 2), p.kernel_h = pick(11, 13), p.kernel_w = pick(12, 14);
+    p.padding_h = pick(0, 1) * pick(0, 12), p.padding_w = pick(0, 1) == 0 ? 4 * pick(0, 4) : pick(0, 20);
+    p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, p.stride_h - 1), 1);
+    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, 1) * pick(0, p.stride_w - 1), 1);
+    phases = p.stride_h * p.stride_w;
+    work = p.out_h * p.out_w * p.out_channels * p.batch * p.in_channels_per_group() *
+           ceil_div<int64_t>(p.kernel_h * p.kernel_w, phases);
+  } while (p.out_h <= 0 || p.out_w <= 0 || (phases < 8 && p.kernel_h * p.kernel_w <= 128) || work > 6000000);
+  return p;
+}
+
 // What a configuration does with a problem, against float64.
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
   const large_stride::Config& c = large_stride::configs[row];
   constexpr bool single = sizeof(Scalar) == 4;
-  Problem p = random_problem(c);
+  Problem p = c.tile_columns > 0 ? random_tiled_problem() : random_problem(c);
   p.dtype = single ? DataType::float32 : std::is_same_v<Scalar, Float16> ? DataType::float16 : DataType::bfloat16;
   p.precision = Strict ? Precision::ieee : Precision::tf32;
   const bool channels_last = pick(0, 1) == 1;
@@ -112,31 +139,41 @@ bool run(int32_t row) {
     plan = make_forced_plan(p, *find_device("h200"), name);
   } catch (const std::invalid_argument& e) {
     const std::string reason = e.what();
-    if (reason.find("bytes of shared memory") != std::string::npos || reason.find("has no strict") != std::string::npos) {
+    if (reason.find("bytes of shared memory") != std::string::npos ||
+        reason.find("has no strict") != std::string::npos) {
       ++refused;
       return true;
     }
     std::printf("%s\n%s\n", e.what(), describe(p).c_str());
     return false;
   }
-  const Operands operands{x.data, w.data, nullptr, b.data, y.data};
-  const large_stride::Tiling tiling = large_stride::choose_tiling(p);
-  const large_stride::Params params = large_stride::make_params(p, tiling, operands);
-  const auto with_steps = [&]<int Steps>() {
-    simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
-                 static_cast<size_t>(tiling.shared_bytes()),
-                 [&] { large_stride::large_stride_kernel<Scalar, Strict, Steps>(params); });
+  const auto launch = [&]<int Row>() {
+    constexpr large_stride::Config config = large_stride::configs[Row];
+    if constexpr (config.tile_columns > 0) {
+      const large_stride::TileTiling tiling = large_stride::choose_tiles(p, config.tile_columns);
+      if (pick(0, 1) == 1) plan.cut[0] = static_cast<int32_t>(pick(1, 5));
+      plan.grid = tiling.tiles * plan.cut[0];
+      plan.workspace_bytes = tiling.workspace_bytes(config.tile_columns, plan.cut[0]);
+      simt::Buffer<uint32_t> workspace(std::max<int64_t>(1, plan.workspace_bytes / 4), -1);
+      if (plan.cut[0] > 1) std::memset(workspace.data, 0, static_cast<size_t>(tiling.counter_bytes()));
+      const Operands operands{x.data, w.data, nullptr, b.data, y.data, workspace.data};
+      const large_stride::TileParams params = large_stride::make_tile_params(p, tiling, plan.cut[0], operands);
+      simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
+                   static_cast<size_t>(large_stride::tile_shared_bytes(config.tile_columns)),
+                   [&] { large_stride::large_stride_tile_kernel<Scalar, Strict, config.tile_columns>(params); });
+    } else if constexpr (large_stride::compiled(config, Strict)) {
+      const Operands operands{x.data, w.data, nullptr, b.data, y.data};
+      const large_stride::Tiling tiling = large_stride::choose_tiling(p);
+      const large_stride::Params params = large_stride::make_params(p, tiling, operands);
+      simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
+                   static_cast<size_t>(tiling.shared_bytes()),
+                   [&] { large_stride::large_stride_kernel<Scalar, Strict, config.steps>(params); });
+    }
   };
-  switch (row) {
-    case 0:
-      with_steps.template operator()<large_stride::configs[0].steps>();
-      break;
-    case 1:
-      with_steps.template operator()<large_stride::configs[1].steps>();
-      break;
-    default:
-      if constexpr (!Strict) with_steps.template operator()<large_stride::configs[2].steps>();
+  [&]<int... Rows>(std::integer_sequence<int, Rows...>) {
+    ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
   }
+  (std::make_integer_sequence<int, large_stride::config_count>());
 
   const auto operand = [&](Scalar v) {
     const float f = to_float(v);

@@ -25,13 +25,17 @@ ROOT = Path(__file__).parent.parent
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 STEPS = {"k48": 48, "k96": 96, "k192": 192}  # words of K: float32 channels or pairs of 16-bit channels, times taps
-NAMES = [f"large_stride/{name}" for name in STEPS]
+TILED = ("tile_64x64", "tile_64x128")  # of any depth
+NAMES = [f"large_stride/{name}" for name in (*STEPS, *TILED)]
 
 FCN32S = Problem(1, 21, 21, (16, 16), (64, 64), (32, 32))
 FCN16S = Problem(1, 21, 21, (26, 34), (32, 32), (16, 16))
 FCN8S = Problem(1, 21, 21, (70, 70), (16, 16), (8, 8))
 CLIPSEG = Problem(4, 64, 1, (22, 22), (16, 16), (16, 16))
 BDCN = Problem(1, 1, 1, (41, 61), (16, 16), (8, 8))
+DPOT = Problem(1, 768, 32, (14, 14), (16, 16), (16, 16))
+ISTFT = Problem(2, 514, 1, (1, 483), (1, 400), (1, 100))
+DBPN = Problem(1, 64, 64, (16, 16), (12, 12), (8, 8), (2, 2))
 FLAT = Problem(4, 32, 8, (1, 200), (1, 16), (1, 8), (0, 4))
 
 
@@ -58,6 +62,29 @@ def problem(rng, most_words=48, channels_of_word=1):
             return p
 
 
+def tiled_problem(rng):
+    """A random problem for the configurations that cut the product into tiles: many channels, any stride."""
+    while True:
+        flat = rng.random() < 0.3
+        stride = (1 if flat else rng.randint(1, 12), rng.choice((4 * rng.randint(1, 6), rng.randint(1, 40))))
+        kernel = tuple(s * rng.randint(1, 3) if rng.random() < 0.6 else rng.randint(1, 3 * s + 3) for s in stride)
+        groups = rng.choice((1, 1, 1, 2))
+        p = Problem(
+            batch=rng.randint(1, 5),
+            in_channels=groups * rng.choice((rng.randint(1, 300), 8 * rng.randint(1, 64))),
+            out_channels=groups * rng.choice((rng.randint(1, 6), 4 * rng.randint(1, 16))),
+            size=(1 if flat else rng.randint(1, 12), rng.randint(1, 40)),
+            kernel=(1 if flat else kernel[0], kernel[1]),
+            stride=stride,
+            padding=(rng.choice((0, rng.randint(0, 8))), rng.choice((0, 4 * rng.randint(0, 2), rng.randint(0, 12)))),
+            output_padding=tuple(rng.randrange(s) for s in stride),
+            groups=groups,
+        )
+        taps = -(-p.kernel[0] // stride[0]) * -(-p.kernel[1] // stride[1])
+        if min(p.y_shape) > 0 and stride[0] * stride[1] >= 8 and taps <= 9:
+            return p
+
+
 def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
     x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
     w = torch.empty(p.w_shape, dtype=dtype, device="meta")
@@ -76,7 +103,7 @@ def test_random_problems_in_the_emulator(tmp_path):
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT])
+@pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT, DPOT, ISTFT, DBPN])
 def test_real_layers_fit(p, dtype, layout):
     assert any(c.fits for c in candidates(p, dtype, FORMATS[layout]).values())
 
@@ -88,8 +115,22 @@ def test_few_pixels_fill_the_gpu():
     assert best.estimated_seconds < 18e-6
 
 
+@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_any_depth_is_tiled(dtype, layout):
+    """Reductions that fit no registers, kernels of more taps than the implicit GEMMs take: more than one block each."""
+    for p in (DPOT, ISTFT, DBPN, Problem(1, 2000, 3, (4, 4), (9, 40), (8, 9)), Problem(1, 64, 8, (9, 9), (12, 13))):
+        for name in TILED:
+            c = candidates(p, dtype, FORMATS[layout])[name]
+            assert c.fits, c.refusal
+            assert c.estimated_seconds < 100e-6
+
+
 def test_refusals_say_why():
     refused = {
+        "takes strides of 8 phases or kernels of more than 128 taps, not 4 and 16": Problem(
+            1, 4, 5, (8, 8), (4, 4), (2, 2)
+        ),
         "takes strides of 8 or more, not 7": Problem(1, 4, 5, (8, 8), (8, 8), (7, 2)),
         "takes dilation 1 only": Problem(1, 4, 1, (8, 8), (8, 8), (8, 8), (0, 0), (0, 0), 1, (1, 2)),
         "takes at most 48 input channels times taps of a phase, not 84": FCN32S,
@@ -125,7 +166,8 @@ def test_random_problems(configuration, precision, layout):
     dtype = torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
     ran = 0
     for _ in range(problem_count(10)):
-        p = problem(rng, STEPS[configuration.split("/")[1]], 1 if dtype == torch.float32 else 2)
+        most = STEPS.get(configuration.split("/")[1])
+        p = problem(rng, most, 1 if dtype == torch.float32 else 2) if most else tiled_problem(rng)
         x, w, b = operands(p, dtype, rng, layout)
         poison_allocator(p.y_shape, dtype=dtype)
         result = forced_if_it_fits(configuration, x, w, b, p)
@@ -140,7 +182,7 @@ def test_random_problems(configuration, precision, layout):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT])
+@pytest.mark.parametrize("p", [FCN32S, FCN16S, FCN8S, CLIPSEG, BDCN, FLAT, DPOT, ISTFT, DBPN])
 @pytest.mark.parametrize("precision", ("ieee", "float16"))
 @pytest.mark.parametrize("layout", FORMATS)
 def test_real_layers(p, precision, layout):

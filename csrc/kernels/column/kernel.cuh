@@ -6,7 +6,7 @@
 // own, and the accumulators of a column are 4 neighbouring pixels again.
 #pragma once
 
-#include "../device.h"
+#include "../tf32.h"
 #include "params.h"
 
 namespace convt::column {
@@ -89,13 +89,6 @@ struct Fragments {
   uint32_t high[2][steps][4], low[Strict ? 2 : 1][Strict ? steps : 1][4];
 };
 
-// v as the sum of two TF32 numbers; what is left is below float32's precision. Infinity and NaN stay in `high`.
-CONVT_DEVICE void split_tf32(float v, uint32_t& high, uint32_t& low) {
-  high = device::to_tf32(v);
-  const float rest = v - __uint_as_float(high);
-  low = rest - rest == 0.0f ? device::to_tf32(rest) : 0;
-}
-
 template <class Scalar, bool Strict, bool ChannelsLast>
 CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) {
 #pragma unroll
@@ -107,11 +100,11 @@ CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) 
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
           const int channel = 2 * step + r / 2;
-          const float v = __uint_as_float(ChannelsLast ? raw.word[pixel][channel] : raw.word[channel][pixel]);
+          const uint32_t v = ChannelsLast ? raw.word[pixel][channel] : raw.word[channel][pixel];
           if constexpr (Strict) {
-            split_tf32(v, a.high[pair][step][r], a.low[pair][step][r]);
+            split_tf32_operand(v, a.high[pair][step][r], a.low[pair][step][r]);
           } else {
-            a.high[pair][step][r] = device::to_tf32(v);
+            a.high[pair][step][r] = tf32_operand(v);
           }
         }
       } else {
@@ -200,9 +193,9 @@ CONVT_DEVICE void stage_weights(const Params& p, int64_t group, int32_t first_ch
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           if constexpr (Strict) {
-            split_tf32(__uint_as_float(v[i]), high[i], low[i]);
+            split_tf32_operand(v[i], high[i], low[i]);
           } else {
-            high[i] = device::to_tf32(__uint_as_float(v[i]));
+            high[i] = tf32_operand(v[i]);
           }
         }
         reinterpret_cast<uint4*>(shared + p.weight_offset)[at] = make_uint4(high[0], high[1], high[2], high[3]);
@@ -263,27 +256,38 @@ struct Entry {
   int32_t offset, count;
 };
 
+// The taps of output `o`. Without dilation it takes no division.
+CONVT_DEVICE Taps<int32_t> taps_of(const Axis<int32_t>& a, const Divisor& stride, int32_t o) {
+  if (a.dilation != 1) return transposed_taps(a, o);
+  auto tap = static_cast<uint32_t>(o + a.padding);
+  const auto position = static_cast<int32_t>(stride.divide(tap));
+  Taps<int32_t> taps{0, a.stride, 0, -1, 0};
+  const int32_t left = a.kernel - static_cast<int32_t>(tap);
+  if (left <= 0) return taps;
+  auto rest = static_cast<uint32_t>(left + a.stride - 1);
+  const int32_t first = larger(0, position - a.in + 1);
+  const int32_t last = smaller(static_cast<int32_t>(stride.divide(rest)), position + 1);
+  if (last <= first) return taps;
+  taps.tap = static_cast<int32_t>(tap) + first * a.stride, taps.position = position - first, taps.count = last - first;
+  return taps;
+}
+
 // Where the products of each output row and column of the tile are.
 CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
   const int32_t width = tile.row_groups * group_pixels;
   for (int32_t i = blockDim.x - 1 - threadIdx.x; i < tile.rows.outs + tile.columns.outs; i += blockDim.x) {
     if (i < tile.rows.outs) {
-      const Taps<int32_t> v = transposed_taps(p.h, tile.rows.out + i);
+      const Taps<int32_t> v = taps_of(p.h, p.stride_h, tile.rows.out + i);
       table[i] = {v.tap * p.w_axis.kernel * p.pitch + (v.position - tile.rows.in) * width, v.count};
     } else {
-      const Taps<int32_t> v = transposed_taps(p.w_axis, tile.columns.out + i - tile.rows.outs);
+      const Taps<int32_t> v = taps_of(p.w_axis, p.stride_w, tile.columns.out + i - tile.rows.outs);
       table[i] = {v.tap * p.pitch + v.position - tile.columns.in, v.count};
     }
   }
 }
 
-// What the registers are allotted for. Strict float32 of 48 columns spills on sm_90 unless it has fewer of them.
-constexpr int32_t most_warps(int32_t tiles, [[maybe_unused]] bool strict) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if (tiles == 6 && strict) return 16;
-#endif
-  return resident_warps(tiles);
-}
+// What the registers are allotted for. Strict float32 of 48 columns spills unless it has fewer of them.
+constexpr int32_t most_warps(int32_t tiles, bool strict) { return tiles == 6 && strict ? 16 : resident_warps(tiles); }
 
 template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
 __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
@@ -397,13 +401,17 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
   const int32_t taps = p.h.kernel * p.w_axis.kernel;
   const int32_t per_column = p.channels_of_row ? p.out_channels : 1, co_count = p.channels_of_row ? 1 : p.out_channels;
   const int32_t elements = columns.outs * per_column;
-  const int32_t line = smaller<int32_t>((elements + 31) / 32 * 32, blockDim.x), lines = blockDim.x / line;
-  const int32_t first_row = threadIdx.x / line;
+  const int32_t line = smaller<int32_t>((elements + 31) / 32 * 32, blockDim.x);
+  // Quotients of small numbers, by a float's product; a division of integers takes longer than a row of outputs.
+  const float of_line = 1.0f / static_cast<float>(line), of_pixel = 1.0f / static_cast<float>(per_column);
+  const auto lines = static_cast<int32_t>((static_cast<float>(blockDim.x) + 0.5f) * of_line);
+  const auto first_row = static_cast<int32_t>((static_cast<float>(threadIdx.x) + 0.5f) * of_line);
   if (first_row >= lines) return;
   const int32_t row_step = p.h.tap_step * p.w_axis.kernel * p.pitch - p.h.input_step * width;
   const int32_t column_step = p.w_axis.tap_step * p.pitch - p.w_axis.input_step;
   for (int32_t element = threadIdx.x - first_row * line; element < elements; element += line) {
-    const int32_t column = element / per_column, first_co = element - column * per_column;
+    const auto column = static_cast<int32_t>((static_cast<float>(element) + 0.5f) * of_pixel);
+    const int32_t first_co = element - column * per_column;
     const Entry of_column = table[rows.outs + column];
     for (int32_t block_co = first_co; block_co < first_co + co_count; block_co += 4) {
       const int32_t count = smaller(4, first_co + co_count - block_co);
@@ -418,28 +426,54 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
       }
       Scalar* y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + co * p.y_channel_stride +
                   (columns.out + column) * p.y_column_stride;
-      for (int32_t row = first_row; row < rows.outs; row += lines) {
-        const Entry of_row = table[row];
-        const float* at = products + block_co * taps * p.pitch + of_row.offset + of_column.offset;
-        float sum[4] = {0, 0, 0, 0};
-        for (int32_t j = 0; j < of_row.count; ++j) {
-          const float* from = at;
-          for (int32_t k = 0; k < of_column.count; ++k) {
+      const float* of_products = products + block_co * taps * p.pitch + of_column.offset;
+      // Several rows at once: their loads wait for each other only within a row.
+      const auto gather = [&]<int Rows, int Channels>() {
+        for (int32_t row = first_row; row < rows.outs; row += Rows * lines) {
+          const float* at[Rows];
+          int32_t tap_rows[Rows], most = 0;
+          float sum[Rows][Channels];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              if (i < count) sum[i] += from[i * taps * p.pitch];
+          for (int r = 0; r < Rows; ++r) {
+            const Entry of_row = row + r * lines < rows.outs ? table[row + r * lines] : Entry{0, 0};
+            at[r] = of_products + of_row.offset, tap_rows[r] = of_row.count, most = larger(most, of_row.count);
+#pragma unroll
+            for (int i = 0; i < Channels; ++i) sum[r][i] = 0;
+          }
+#pragma unroll 1
+          for (int32_t j = 0; j < most; ++j) {
+            int32_t offset = 0;
+#pragma unroll 1
+            for (int32_t k = 0; k < of_column.count; ++k) {
+#pragma unroll
+              for (int r = 0; r < Rows; ++r) {
+#pragma unroll
+                for (int i = 0; i < Channels; ++i) {
+                  if (j < tap_rows[r] && i < count) sum[r][i] += at[r][offset + i * taps * p.pitch];
+                }
+              }
+              offset += column_step;
             }
-            from += column_step;
-          }
-          at += row_step;
-        }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (i < count) {
-            sum[i] += bias[i];
-            store<1>(y + (rows.out + row) * p.y_row_stride + i * p.y_channel_stride, &sum[i]);
+            for (int r = 0; r < Rows; ++r) at[r] += row_step;
+          }
+#pragma unroll
+          for (int r = 0; r < Rows; ++r) {
+            if (row + r * lines >= rows.outs) break;
+#pragma unroll
+            for (int i = 0; i < Channels; ++i) {
+              if (i < count) {
+                sum[r][i] += bias[i];
+                store<1>(y + (rows.out + row + r * lines) * p.y_row_stride + i * p.y_channel_stride, &sum[r][i]);
+              }
+            }
           }
         }
+      };
+      if (count == 1) {
+        gather.template operator()<4, 1>();
+      } else {
+        gather.template operator()<2, 4>();
       }
     }
   }

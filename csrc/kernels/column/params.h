@@ -31,7 +31,7 @@ struct Params {
   int32_t channels, out_channels;   // of one group
   int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
   Placement place_h, place_w;
-  Divisor tiles_w, tiles_h, group_count, taps, kernel_w;
+  Divisor tiles_w, tiles_h, group_count, taps, kernel_w, stride_h, stride_w;
   Divisor stage_width;                                      // columns of weights that the threads have at a time, and
   int32_t stage_quads;                                      // fours of channels
   Divisor column_blocks;                                    // of the accumulators of a warp
@@ -121,6 +121,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.place_h = placement(t.h, p.stride_h, p.in_h, p.out_h + p.padding_h - 1);
   q.place_w = placement(t.w, p.stride_w, p.in_w, p.out_w + p.padding_w - 1);
   q.tiles_w = Divisor(t.w.count), q.tiles_h = Divisor(t.h.count), q.group_count = Divisor(p.groups);
+  q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
   q.stage_width = Divisor(std::min(r.padded_columns, 32 * c.warps));
   q.stage_quads = 32 * c.warps / static_cast<int32_t>(q.stage_width.divisor);

@@ -15,10 +15,12 @@ namespace convt::large_stride {
 
 struct Config {
   const char* name;
-  int32_t steps;  // of 8 words of K (a word is a float32 channel or two 16-bit channels), in registers
+  int32_t steps;         // of 8 words of K (a word is a float32 channel or two 16-bit channels), in registers
+  int32_t tile_columns;  // of those without, which cut the product into tiles: see tile.h
 };
 
-inline constexpr Config configs[] = {{"k48", 6}, {"k96", 12}, {"k192", 24}};
+inline constexpr Config configs[] = {
+    {"k48", 6, 0}, {"k96", 12, 0}, {"k192", 24, 0}, {"tile_64x64", 0, 64}, {"tile_64x128", 0, 128}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // Strict float32 keeps its weights as two TF32 numbers each: those of 24 steps do not fit the registers.
@@ -26,6 +28,10 @@ constexpr bool compiled(const Config& c, bool strict) { return !strict || c.step
 // Blocks of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread.
 constexpr int32_t resident_blocks(int32_t steps, bool strict) {
   return steps > (strict ? 6 : 12) ? (strict ? 2 : 3) : strict ? 3 : 4;
+}
+// 16-bit inputs on their way take twice the registers.
+constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes) {
+  return tile_columns > 64 || element_bytes == 2 ? 2 : 3;
 }
 
 inline constexpr int32_t block = 128;                   // threads

@@ -5,23 +5,16 @@
 // both tiles, are the phases 4 t ... 4 t + 3.
 #pragma once
 
-#include "../device.h"
+#include "../tf32.h"
 #include "params.h"
 
 namespace convt::large_stride {
 
-// Of a position: its first input word in shared memory, and where its phase (0, 0) would lie in the output.
+// Of a position: its first input word in shared memory, in bytes, and where its phase (0, 0) would lie in the output.
 struct Position {
   int32_t input, row, column, inside;
 };
 static_assert(sizeof(Position) == 16);
-
-// v as the sum of two TF32 numbers; what is left is below float32's precision. Infinity and NaN stay in `high`.
-CONVT_DEVICE void split_tf32(float v, uint32_t& high, uint32_t& low) {
-  high = device::to_tf32(v);
-  const float rest = v - __uint_as_float(high);
-  low = rest - rest == 0.0f ? device::to_tf32(rest) : 0;
-}
 
 template <class Scalar>
 CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
@@ -70,7 +63,7 @@ CONVT_DEVICE void load_weights(const Params& p, const Scalar* w, const Phases& r
   if constexpr (sizeof(Scalar) == 4) {
     load_pair(p, w + (channel * p.w_in_stride + row * p.w_row_stride + column * p.w_column_stride), valid, to);
     if constexpr (!Strict) {
-      to[0] = device::to_tf32(__uint_as_float(to[0])), to[1] = device::to_tf32(__uint_as_float(to[1]));
+      to[0] = tf32_operand(to[0]), to[1] = tf32_operand(to[1]);
     }
   } else {
     const auto first = static_cast<int32_t>(2 * channel);
@@ -84,9 +77,8 @@ CONVT_DEVICE void load_weights(const Params& p, const Scalar* w, const Phases& r
 
 // An output by its definition. Products with inputs or taps that do not exist are zero in the matrix product, unless
 // the other factor is infinite or NaN.
-template <class Scalar, bool Strict>
-CONVT_DEVICE float exact_output(const Params& p, const Scalar* x, const Scalar* w, float bias, int32_t row,
-                                int32_t column) {
+template <class Scalar, bool Strict, class P>
+CONVT_DEVICE float exact_output(const P& p, const Scalar* x, const Scalar* w, float bias, int32_t row, int32_t column) {
   const auto operand = [](const Scalar* from) {
     float v;
     load<1>(from, &v);
@@ -162,18 +154,17 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
     const auto row = static_cast<int32_t>(p.q_w.divide(column));
     const bool inside = row < p.rows && first_row + row < p.q_h;
     const auto q = static_cast<int32_t>(column);
-    positions[i] = {
-        inside ? (row + p.taps_h - 1) * in_columns + q + p.taps_w - 1 : (p.taps_h - 1) * in_columns + p.taps_w - 1,
-        (p.first_q_h + first_row + row) * p.h.stride - p.h.padding,
-        (p.first_q_w + q) * p.w_axis.stride - p.w_axis.padding, inside ? 1 : 0};
+    positions[i] = {4 * ((inside ? (row + p.taps_h - 1) * in_columns + q : (p.taps_h - 1) * in_columns) + p.taps_w - 1),
+                    (p.first_q_h + first_row + row) * p.h.stride - p.h.padding,
+                    (p.first_q_w + q) * p.w_axis.stride - p.w_axis.padding, inside ? 1 : 0};
   }
   for (int32_t i = thread; i < (p.depth + step_words - 1) / step_words * step_words; i += block) {
     auto channel = static_cast<uint32_t>(i);
     const auto tap = static_cast<int32_t>(p.word_count.divide(channel));
     const int32_t j = tap / p.taps_w;
     // Behind the last word of K: a plane of zeros.
-    offsets[i] = i < p.depth ? static_cast<int32_t>(channel) * p.plane - j * in_columns - (tap - j * p.taps_w)
-                             : p.words * p.plane;
+    offsets[i] = 4 * (i < p.depth ? static_cast<int32_t>(channel) * p.plane - j * in_columns - (tap - j * p.taps_w)
+                                  : p.words * p.plane);
   }
   const auto pixels = p.pixels;
   const int32_t first_in_row = p.first_q_h + first_row - (p.taps_h - 1), first_in_column = p.first_q_w - (p.taps_w - 1);
@@ -190,7 +181,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
       if (exists) {
         if constexpr (sizeof(Scalar) == 4) {
           v = bits_at(from + word * p.x_channel_stride);
-          if constexpr (!Strict) v = device::to_tf32(__uint_as_float(v));
+          if constexpr (!Strict) v = tf32_operand(v);
         } else {
           v = bits_at(from + 2 * word * p.x_channel_stride);
           if (2 * word + 1 < p.channels) v |= bits_at(from + (2 * word + 1) * p.x_channel_stride) << 16;
@@ -213,6 +204,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
   Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + channel * p.y_channel_stride;
 
+  const auto* from_inputs = reinterpret_cast<const unsigned char*>(inputs);
   float wrong = 0;  // becomes NaN when an output is not finite
   for (int32_t first = 0; first < p.positions; first += loop_positions) {
     Position at[4];
@@ -231,17 +223,17 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
 #pragma unroll
           for (int r = 0; r < 4; ++r) {
             // The plane of zeros has no row for the taps.
-            a[r] = inputs[at[2 * i + r % 2].input + offset[r / 2]];
+            a[r] = *reinterpret_cast<const uint32_t*>(from_inputs + (at[2 * i + r % 2].input + offset[r / 2]));
           }
           if constexpr (Strict) {
             uint32_t high[4], low[4];
 #pragma unroll
-            for (int r = 0; r < 4; ++r) split_tf32(__uint_as_float(a[r]), high[r], low[r]);
+            for (int r = 0; r < 4; ++r) split_tf32_operand(a[r], high[r], low[r]);
 #pragma unroll
             for (int tile = 0; tile < 2; ++tile) {
               uint32_t c[2], d[2];
-              split_tf32(__uint_as_float(b[step][0][tile]), c[0], d[0]);
-              split_tf32(__uint_as_float(b[step][1][tile]), c[1], d[1]);
+              split_tf32_operand(b[step][0][tile], c[0], d[0]);
+              split_tf32_operand(b[step][1][tile], c[1], d[1]);
               // The tensor core truncates its sums: long ones are taken in float32.
               float part[4] = {0, 0, 0, 0};
               device::mma_m16n8k8_tf32(part, low, c);
@@ -290,7 +282,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   }
 
   if (wrong == 0.0f) return;
-  // Each output that is not finite, once more.
+    // Each output that is not finite, once more.
 #pragma unroll 1
   for (int32_t i = g; i < p.positions; i += 8) {
     const Position at = positions[i];

@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "params.h"
+#include "tile_params.h"
 
 namespace convt::large_stride {
 
@@ -16,31 +17,47 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 #include "../prepared.h"
 #include "kernel.cuh"
+#include "tile.cuh"
 
 namespace convt::large_stride {
 
 template <class Scalar, bool Strict, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
+cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
   if constexpr (Row == config_count) {
     return cudaErrorInvalidConfiguration;
   } else if constexpr (!compiled(configs[Row], Strict)) {
-    return launch_row<Scalar, Strict, Row + 1>(plan, params, shared_bytes, stream);
+    return launch_row<Scalar, Strict, Row + 1>(plan, problem, operands, stream);
   } else {
-    if (plan.configuration != Row) return launch_row<Scalar, Strict, Row + 1>(plan, params, shared_bytes, stream);
-    const auto kernel = large_stride_kernel<Scalar, Strict, configs[Row].steps>;
-    const auto bytes = static_cast<int>(shared_bytes);
+    if (plan.configuration != Row) return launch_row<Scalar, Strict, Row + 1>(plan, problem, operands, stream);
+    constexpr Config config = configs[Row];
+    const auto grid = static_cast<unsigned>(plan.grid);
     static Prepared prepared;
-    const cudaError_t error = prepared.prepare(kernel);
-    if (error != cudaSuccess) return error;
-    kernel<<<static_cast<unsigned>(plan.grid), block, bytes, stream>>>(params);
+    if constexpr (config.tile_columns > 0) {
+      const auto kernel = large_stride_tile_kernel<Scalar, Strict, config.tile_columns>;
+      cudaError_t error = prepared.prepare(kernel);
+      if (error != cudaSuccess) return error;
+      const TileTiling tiling = choose_tiles(problem, config.tile_columns);
+      const TileParams params = make_tile_params(problem, tiling, plan.cut[0], operands);
+      if (plan.cut[0] > 1) {
+        error = cudaMemsetAsync(params.counters, 0, static_cast<size_t>(tiling.counter_bytes()), stream);
+        if (error != cudaSuccess) return error;
+      }
+      kernel<<<grid, block, tile_shared_bytes(config.tile_columns), stream>>>(params);
+    } else {
+      const auto kernel = large_stride_kernel<Scalar, Strict, config.steps>;
+      const cudaError_t error = prepared.prepare(kernel);
+      if (error != cudaSuccess) return error;
+      const Tiling tiling = choose_tiling(problem);
+      const Params params = make_params(problem, tiling, operands);
+      kernel<<<grid, block, static_cast<size_t>(tiling.shared_bytes()), stream>>>(params);
+    }
     return cudaGetLastError();
   }
 }
 
 template <class Scalar, bool Strict>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  const Tiling tiling = choose_tiling(problem);
-  return launch_row<Scalar, Strict>(plan, make_params(problem, tiling, operands), tiling.shared_bytes(), stream);
+  return launch_row<Scalar, Strict>(plan, problem, operands, stream);
 }
 
 }  // namespace convt::large_stride

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../../kernels/large_stride/config.h"
+#include "../../kernels/large_stride/tile.h"
 #include "family.h"
 
 namespace convt {
@@ -17,9 +17,6 @@ std::string large_stride_refusal(const Problem& p, const DeviceInfo& device) {
   if (device.compute_capability < 80) return "needs the tensor cores of sm_80";
   if (p.in_channels == 0) return "takes at least one input channel";
   if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
-  if (p.stride_h < 8 && p.stride_w < 8) {
-    return "takes strides of 8 or more, not " + std::to_string(std::max(p.stride_h, p.stride_w));
-  }
   constexpr int64_t limit = int64_t{1} << 28;
   for (const Axis<int64_t>& a : {p.axis_h(), p.axis_w()}) {
     if (a.stride >= 1 << 14 || a.kernel >= limit || a.padding >= limit || a.in >= limit || a.out >= limit ||
@@ -31,11 +28,79 @@ std::string large_stride_refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
+// A way to cut a problem into tiles, and what it may cost.
+struct Cut {
+  int32_t splits = 1;
+  double seconds = 0;
+};
+
+Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::TileTiling& t, int32_t tile_columns,
+             bool strict) {
+  // Taps of a phase, on average, if tiles meet few row phases.
+  const double taps_h = t.row_columns >= tile_columns
+                            ? static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h)
+                            : static_cast<double>(t.taps_h);
+  const double chunks = std::max(1.0, taps_h * static_cast<double>(t.taps_w * t.chunks));
+  // Of a chunk of a tile on a multiprocessor, at 1.7 GHz: multiplications of 4 tensor cores, at half of their rate, and
+  // the time from memory to shared memory, which other blocks hide.
+  const double steps = std::min(4.0, std::ceil(static_cast<double>(t.words) / large_stride::step_words));
+  const double product = steps * tile_columns / 8 * 5.7 * 2 * (strict ? 3.2 : 1) / 1.7e9, latency = 0.6e-6;
+  const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype)),
+               multiprocessors = device.multiprocessors;
+  Cut best;
+  for (int32_t splits = 1; splits == 1 || (splits <= 16 && 2 * splits <= chunks); splits *= 2) {
+    const double blocks = static_cast<double>(t.tiles) * splits, each = std::ceil(chunks / splits);
+    const double of_one = std::min(resident, std::ceil(blocks / multiprocessors));
+    const double waves = std::max(1.0, blocks / (multiprocessors * of_one));
+    const double busy = waves * (each * std::max(of_one * product, latency) + 2e-6);
+    const double bytes = static_cast<double>(p.compulsory_bytes());
+    double seconds = launch_seconds + std::max(bytes / device.bandwidth / 0.8, busy);
+    if (splits > 1) {
+      // Zeros for the counters, and the partial sums, which the second level of cache holds.
+      seconds += 2.5e-6 + 8.0 * blocks * large_stride::tile_positions * tile_columns / 3e12;
+    }
+    if (splits == 1 || seconds < 0.95 * best.seconds) best = {splits, seconds};
+  }
+  return best;
+}
+
+// Why a tiled configuration does not take the problem, or its plan in `c`.
+std::string tiled_candidate(const Problem& p, const DeviceInfo& device, int32_t tile_columns, Candidate& c) {
+  constexpr int64_t limit = int64_t{1} << 30;
+  const int64_t phases = p.stride_h * p.stride_w, taps = checked_mul(p.kernel_h, p.kernel_w);
+  if (phases < 8 && taps <= 128) {
+    return "takes strides of 8 phases or kernels of more than 128 taps, not " + std::to_string(phases) + " and " +
+           std::to_string(taps);
+  }
+  const large_stride::TileTiling t = large_stride::choose_tiles(p, tile_columns);
+  if (t.positions >= limit || t.columns >= limit) return "takes less than 2^30 positions and columns";
+  const int64_t depth = checked_mul(checked_mul(t.taps_h, t.taps_w), t.chunks);
+  if (depth >= limit) return "takes less than 2^30 pieces of a reduction";
+  const int64_t shared_bytes = large_stride::tile_shared_bytes(tile_columns);
+  if (shared_bytes > device.shared_memory_per_block) {
+    return "needs " + std::to_string(shared_bytes) + " bytes of shared memory";
+  }
+  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const Cut cut = best_cut(p, device, t, tile_columns, strict);
+  const int64_t blocks = checked_mul(t.tiles, cut.splits);
+  if (blocks > std::numeric_limits<int32_t>::max()) {
+    return "needs " + std::to_string(blocks) + " blocks, more than a grid holds";
+  }
+  c.plan.grid = blocks;
+  c.plan.block = large_stride::block;
+  c.plan.cut[0] = cut.splits;
+  c.plan.shared_bytes = shared_bytes;
+  c.plan.workspace_bytes = t.workspace_bytes(tile_columns, cut.splits);
+  c.estimated_seconds = cut.seconds;
+  return "";
+}
+
 }  // namespace
 
 void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string refusal = large_stride_refusal(p, device);
-  const large_stride::Tiling t = refusal.empty() ? large_stride::choose_tiling(p) : large_stride::Tiling{};
+  const bool large = p.stride_h >= 8 || p.stride_w >= 8;
+  const large_stride::Tiling t = refusal.empty() && large ? large_stride::choose_tiling(p) : large_stride::Tiling{};
   for (int32_t row = 0; row < large_stride::config_count; ++row) {
     const large_stride::Config& config = large_stride::configs[row];
     const auto refused = [&](const std::string& reason) {
@@ -43,6 +108,21 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     };
     if (!refusal.empty()) {
       refused(refusal);
+      continue;
+    }
+    if (config.tile_columns > 0) {
+      Candidate c = fitting(Algorithm::large_stride, config.name, row);
+      c.unproven = true;
+      const std::string reason = tiled_candidate(p, device, config.tile_columns, c);
+      if (reason.empty()) {
+        out.push_back(c);
+      } else {
+        refused(reason);
+      }
+      continue;
+    }
+    if (!large) {
+      refused("takes strides of 8 or more, not " + std::to_string(std::max(p.stride_h, p.stride_w)));
       continue;
     }
     const int64_t most = int64_t{config.steps} * large_stride::step_words;

@@ -1,0 +1,23 @@
+// Operands of TF32 multiplications. cvt.rna.tf32 is four instructions on sm_90; the tensor core does not read the 13
+// low bits, so that rounding an operand is an addition.
+#pragma once
+
+#include "device.h"
+
+namespace convt {
+
+// What the tensor core reads as `v` rounded to TF32, to nearest with ties away from zero; NaN and infinity stay.
+CONVT_DEVICE uint32_t tf32_operand(uint32_t v) {
+  const float magnitude = __uint_as_float(v & 0x7fffffff);
+  if (magnitude < __uint_as_float(0x7f800000)) v += 0x1000;
+  return v;
+}
+
+// `v` as the sum of two operands; what is left is below float32's precision. Products with a `v` that is not finite, or
+// that rounds to infinity, are not finite either, but may be NaN where `v`'s were infinite.
+CONVT_DEVICE void split_tf32_operand(uint32_t v, uint32_t& high, uint32_t& low) {
+  high = tf32_operand(v) & 0xffffe000;
+  low = __float_as_uint(__uint_as_float(v) - __uint_as_float(high)) + 0x1000;
+}
+
+}  // namespace convt
