@@ -343,77 +343,131 @@ __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s
   }
 }
 
-// `taps` taps of a row and all input channels: 16 input columns in each of PixelTiles, 8 output channels in each of
-// Tiles.
+// What the phases of a batch do with one column of a row of the input: where it is, relative to that of an output, and
+// where the weights of the phases' taps are; negative if a phase has no such tap.
+struct alignas(16) Entry {
+  int32_t x, w[most_residues];
+};
+
+// The entries of all batches, and where those of a batch begin, by one thread. Every tap of a row is in one entry.
+CONVT_DEVICE void list_entries(const Params& p, int32_t* starts, Entry* entries) {
+  const AxisParams& axis = p.w_axis;
+  int32_t count = 0;
+#pragma unroll 1
+  for (int32_t batch = 0; batch < p.t.batches; ++batch) {
+    const int32_t first = batch * p.batch_residues;
+    starts[batch] = count;
+    int32_t column[most_residues], tap[most_residues], left[most_residues];
+#pragma unroll
+    for (int r = 0; r < most_residues; ++r) {
+      const bool is = r < p.batch_residues && first + r < axis.stride;
+      const Phase phase = axis.phases.of[is ? first + r : 0];
+      column[r] = phase.top, tap[r] = phase.tap, left[r] = is ? phase.count : 0;
+    }
+#pragma unroll 1
+    while (true) {
+      bool any = false;
+      int32_t next = 0;
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) {
+        if (left[r] == 0) continue;
+        next = any ? larger(next, column[r]) : column[r];
+        any = true;
+      }
+      if (!any) break;
+      Entry e;
+      e.x = next * p.t.pixel_pitch;
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) {
+        e.w[r] = -1;
+        if (left[r] == 0 || column[r] != next) continue;
+        e.w[r] = tap[r] * p.tap_pitch;
+        column[r] -= axis.input_step, tap[r] += axis.tap_step, --left[r];
+      }
+      entries[count++] = e;
+    }
+  }
+  starts[p.t.batches] = count;
+}
+
+// A row of the input and all its channels: 16 columns in each of PixelTiles, 8 output channels in each of Tiles, the
+// phases of a batch. What is read of the input is multiplied with the weights of all phases that need it.
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
-CONVT_DEVICE void add_taps(const Params& p, const uint32_t* first_x, const uint32_t* first_w, int32_t taps,
-                           float (&sums)[Tiles][PixelTiles][4]) {
+CONVT_DEVICE void add_row(const Params& p, const uint32_t* row_x, const uint32_t* row_w, const Entry* entry,
+                          const Entry* end, float (&sums)[most_residues][Tiles][PixelTiles][4]) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch;
-  const uint32_t *x = first_x, *w = first_w;
-  int32_t step = p.t.steps;
 #pragma unroll 1
-  while (true) {
-    uint32_t a[PixelTiles][4] = {};
+  for (; entry != end; ++entry) {
+    const Entry e = *entry;
+    const uint32_t *x = row_x + e.x, *w = row_w;
+    int32_t step = p.t.steps;
+#pragma unroll 1
+    do {
+      uint32_t a[PixelTiles][4] = {};
 #pragma unroll
-    for (int m = 0; m < 2 * PixelTiles; ++m) {
-      if constexpr (XPixels) {
-        a[m / 2][m % 2] = x[8 * m];
-        if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = x[8 * m + pitch];
-      } else if constexpr (StepWords == 8) {
-        const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
-        a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
-      } else {
-        a[m / 2][m % 2] = x[8 * m * pitch];
+      for (int m = 0; m < 2 * PixelTiles; ++m) {
+        if constexpr (XPixels) {
+          a[m / 2][m % 2] = x[8 * m];
+          if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = (x + pitch)[8 * m];
+        } else if constexpr (StepWords == 8) {
+          const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
+          a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
+        } else {
+          a[m / 2][m % 2] = x[8 * m * pitch];
+        }
       }
-    }
-    uint32_t b[Tiles][fragment];
-#pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      if constexpr (fragment == 4) {
-        const uint4 v = *reinterpret_cast<const uint4*>(w + n * 32 * fragment);
-        b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
-      } else if constexpr (fragment == 2) {
-        const uint2 v = *reinterpret_cast<const uint2*>(w + n * 32 * fragment);
-        b[n][0] = v.x, b[n][1] = v.y;
-      } else {
-        b[n][0] = w[n * 32];
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < PixelTiles; ++m) {
+      uint32_t low[PixelTiles][4];
       if constexpr (Strict) {
-        // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added in
-        // float32.
-        uint32_t high[4], low[4];
 #pragma unroll
-        for (int q = 0; q < 4; ++q) {
-          high[q] = device::to_tf32(__uint_as_float(a[m][q]));
-          low[q] = low_part(a[m][q], high[q]);
+        for (int m = 0; m < PixelTiles; ++m) {
+#pragma unroll
+          for (int q = 0; q < 4; ++q) {
+            const uint32_t high = device::to_tf32(__uint_as_float(a[m][q]));
+            low[m][q] = low_part(a[m][q], high);
+            a[m][q] = high;
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) {
+        if (e.w[r] < 0) continue;
+        uint32_t b[Tiles][fragment];
+#pragma unroll
+        for (int n = 0; n < Tiles; ++n) {
+          const uint32_t* at = w + e.w[r] + n * 32 * fragment;
+          if constexpr (fragment == 4) {
+            const uint4 v = *reinterpret_cast<const uint4*>(at);
+            b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
+          } else if constexpr (fragment == 2) {
+            const uint2 v = *reinterpret_cast<const uint2*>(at);
+            b[n][0] = v.x, b[n][1] = v.y;
+          } else {
+            b[n][0] = *at;
+          }
         }
 #pragma unroll
         for (int n = 0; n < Tiles; ++n) {
-          float d[4] = {};
-          multiply<Scalar, Strict, StepWords>(d, low, b[n]);
-          multiply<Scalar, Strict, StepWords>(d, high, b[n] + 2);
-          multiply<Scalar, Strict, StepWords>(d, high, b[n]);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) sums[n][m][e] += d[e];
+          for (int m = 0; m < PixelTiles; ++m) {
+            if constexpr (Strict) {
+              // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added
+              // in float32.
+              float d[4] = {};
+              multiply<Scalar, Strict, StepWords>(d, low[m], b[n]);
+              multiply<Scalar, Strict, StepWords>(d, a[m], b[n] + 2);
+              multiply<Scalar, Strict, StepWords>(d, a[m], b[n]);
+#pragma unroll
+              for (int q = 0; q < 4; ++q) sums[r][n][m][q] += d[q];
+            } else {
+              multiply<Scalar, Strict, StepWords>(sums[r][n][m], a[m], b[n]);
+            }
+          }
         }
-      } else {
-#pragma unroll
-        for (int n = 0; n < Tiles; ++n) multiply<Scalar, Strict, StepWords>(sums[n][m], a[m], b[n]);
       }
-    }
-    if (--step > 0) {
       x += XPixels ? StepWords * pitch : StepWords;
       w += p.step_pitch;
-    } else {
-      if (--taps == 0) break;
-      step = p.t.steps;
-      first_x -= p.x_tap_pitch, first_w += p.w_tap_pitch;
-      x = first_x, w = first_w;
-    }
+    } while (--step > 0);
   }
 }
 
@@ -435,7 +489,8 @@ CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
 
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
 CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, const uint32_t* weights,
-                               const uint32_t* ring, const Place* places, Scalar* stage) {
+                               const uint32_t* ring, const int32_t* starts, const Entry* entries, const Place* places,
+                               Scalar* stage) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -457,7 +512,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
     uint32_t pixel_group = static_cast<uint32_t>(unit);
     uint32_t pass = p.unit_columns.divide(pixel_group);
     uint32_t in_step = p.unit_passes.divide(pass);
-    const auto first_residue = static_cast<int32_t>(p.unit_rows.divide(in_step));
+    const auto first_batch = static_cast<int32_t>(p.unit_rows.divide(in_step));
     const auto group = static_cast<int32_t>(p.passes.divide(pass));
     const int32_t tile = static_cast<int32_t>(pass) * Tiles;
     const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
@@ -471,36 +526,40 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 
     const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + j * t.pixel_pitch);
     const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
+    const Place* unit_places = places + group * p.cout;  // of several groups, a block has all channels
     const int32_t lane_place = (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step;
 
 #pragma unroll 1
-    for (int32_t residue = first_residue; residue < w.stride; residue += t.unit_residues) {
-      const Phase pw = w.phases.of[residue];
-      float sums[Tiles][PixelTiles][4];
+    for (int32_t batch = first_batch; batch < t.batches; batch += t.unit_batches) {
+      const int32_t first_residue = batch * p.batch_residues;
+      const int32_t residues = smaller(p.batch_residues, w.stride - first_residue);
+      float sums[most_residues][Tiles][PixelTiles][4];
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
         const int32_t in_group = (tile + n) * 8 + 2 * l;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float bias = places[group * p.cout + smaller(in_group + e, channels - 1)].bias;
+          const float bias = unit_places[smaller(in_group + e, channels - 1)].bias;
 #pragma unroll
-          for (int m = 0; m < PixelTiles; ++m) sums[n][m][e] = sums[n][m][e + 2] = bias;
+          for (int r = 0; r < most_residues; ++r) {
+#pragma unroll
+            for (int m = 0; m < PixelTiles; ++m) sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
+          }
         }
       }
-      if (pw.count > 0) {
+      const Entry *first = entries + starts[batch], *end = entries + starts[batch + 1];
 #pragma unroll 1
-        for (int32_t i = 0; i < ph.count; ++i) {
-          const int32_t ih = jh + ph.top - i * h.input_step;
-          if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
-          uint32_t slot = static_cast<uint32_t>(ih);
-          p.ring.divide(slot);
-          const uint32_t* x_tap = x + (static_cast<int32_t>(slot) * t.row_pitch + pw.top * t.pixel_pitch);
-          const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
-          if (t.x_pixels) {
-            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, pw.count, sums);
-          } else {
-            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, pw.count, sums);
-          }
+      for (int32_t i = 0; i < ph.count; ++i) {
+        const int32_t ih = jh + ph.top - i * h.input_step;
+        if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
+        uint32_t slot = static_cast<uint32_t>(ih);
+        p.ring.divide(slot);
+        const uint32_t* row_x = x + static_cast<int32_t>(slot) * t.row_pitch;
+        const uint32_t* row_w = wt + (ph.tap + i * h.tap_step) * p.kernel_w * p.tap_pitch;
+        if (t.x_pixels) {
+          add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, row_x, row_w, first, end, sums);
+        } else {
+          add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, row_x, row_w, first, end, sums);
         }
       }
       const int32_t next = 8 * w.stride * column_step;
@@ -508,25 +567,39 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
         const int32_t in_group = (tile + n) * 8 + 2 * l;
-        const Place* place = places + group * p.cout + in_group;  // of several groups, a block has all channels
+        const Place* place = unit_places + in_group;
+        const int32_t lane_first = lane_place + first_residue * column_step;
+        if (whole && t.y_pixels && (tile + n) * 8 + 8 <= channels) {
+          // All lanes have all outputs: no checks, and the phases are neighbours.
+          Scalar *to = stage + (place[0].at + lane_first), *second = stage + (place[1].at + lane_first);
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+#pragma unroll
+            for (int r = 0; r < most_residues; ++r) {
+              if (r >= residues) continue;
+              const float* v = &sums[r][n][m / 2][m % 2 * 2];
+              store_pair(to + r, second + r, v[0], v[1]);
+            }
+            to += next, second += next;
+          }
+          continue;
+        }
         const int32_t valid = channels - in_group;
         if (valid <= 0) continue;
-        Scalar* to = stage + (place[0].at + lane_place + residue * column_step);
-        Scalar* second = to + (valid > 1 ? place[1].at - place[0].at : 0);
-        const int32_t left = whole ? 16 * PixelTiles * w.stride : columns - (j + g) * w.stride - residue;
+        Scalar* to = stage + (place[0].at + lane_first);
+        const int32_t other = valid > 1 ? place[1].at - place[0].at : 0;
+        const int32_t left = columns - (j + g) * w.stride - first_residue;
         // A lane whose second channel does not exist writes the first one's value to its place last.
-        if (whole) {
 #pragma unroll
-          for (int m = 0; m < 2 * PixelTiles; ++m) {
-            const float* v = &sums[n][m / 2][m % 2 * 2];
-            store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
-          }
-        } else {
+        for (int m = 0; m < 2 * PixelTiles; ++m) {
 #pragma unroll
-          for (int m = 0; m < 2 * PixelTiles; ++m) {
-            const float* v = &sums[n][m / 2][m % 2 * 2];
-            if (left > 8 * m * w.stride) store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
+          for (int r = 0; r < most_residues; ++r) {
+            const float* v = &sums[r][n][m / 2][m % 2 * 2];
+            if (r < residues && left > 8 * m * w.stride + r) {
+              store_pair(to + r * column_step, to + (r * column_step + other), v[0], valid > 1 ? v[1] : v[0]);
+            }
           }
+          to += next;
         }
       }
     }
@@ -583,8 +656,11 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
   const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * unit;
   const bool row_ends = s.last == b.last_column;
   const bool ends = row_ends && (t.strips > 1 || s.row + s.rows == b.last_row);
+  // A lane has a plane: their addresses are computed together, and one instruction stores them.
 #pragma unroll 1
-  for (int32_t plane = warp; plane < planes; plane += memory_warps) {
+  for (int32_t base = warp; base < planes; base += 32 * memory_warps) {
+    const int32_t own = base + memory_warps * lane;
+    const int32_t plane = smaller(own, planes - 1);
     const int32_t offset = offsets[plane];
     const int32_t from = offset + s.row * row + s.first * unit, to = from + length;
     // What the block writes of the stretch of outputs that this step is a part of.
@@ -597,34 +673,51 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
       if (b.strip_end < p.w_axis.out) run_last = (run_last + line - 1) & -line;
       run_last = smaller(run_last, row_start + row);
     }
-    const int32_t origin = from & -line;
-    const int32_t first = larger(origin, run_first), last = ends ? run_last : to & -line;
+    const int32_t origin = from & -line, carried = to & -line;
+    const int32_t first = larger(origin, run_first), last = ends ? run_last : carried;
+    const int32_t whole_first = smaller((first + line - 1) & -line, last);
+    const int32_t whole_last = larger(last & -line, whole_first);
+    const int32_t in_stage = plane * (t.y_pixels ? t.channel_pitch : 0) - origin;
     Scalar* global = y + plane * p.y_channel - offset;
-    const Scalar* staged = stage + plane * (t.y_pixels ? t.channel_pitch : 0) - origin;
-    if (first < last) {
-      const int32_t whole_first = (first + line - 1) & -line, whole_last = last & -line;
-      store_elements(global, staged, first, smaller(whole_first, last), lane);
-      if (whole_first < whole_last) {
-        if (bulk) {
-          if (lane == 0) {
-            device::bulk_store(global + whole_first, staged + whole_first,
-                               static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
-          }
-        } else {
-          constexpr int32_t vector = 16 / sizeof(Scalar);
+    if (bulk && own < planes && first < last && whole_first < whole_last) {
+      device::bulk_store(global + whole_first, stage + (in_stage + whole_first),
+                         static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
+    }
+    const int32_t here = smaller((planes - base + memory_warps - 1) / memory_warps, 32);
+    if (!ends) {
+      const int32_t carry_from = in_stage + carried, carry_count = to - carried;
+      const int32_t carry_to = plane * (t.y_pixels ? t.channel_pitch : 0);
 #pragma unroll 4
-          for (int32_t i = whole_first + lane * vector; i < whole_last; i += 32 * vector) {
-            *reinterpret_cast<uint4*>(global + i) = *reinterpret_cast<const uint4*>(staged + i);
-          }
+      for (int32_t i = 0; i < here; ++i) {
+        const Scalar* staged = stage + __shfl_sync(~0u, carry_from, i);
+        Scalar* next = next_stage + __shfl_sync(~0u, carry_to, i);
+        const int32_t count = __shfl_sync(~0u, carry_count, i);
+#pragma unroll
+        for (int32_t k = 0; k < line; k += 32) {
+          if (lane + k < count) next[lane + k] = staged[lane + k];
         }
       }
-      if (whole_last >= whole_first) store_elements(global, staged, whole_last, last, lane);
     }
-    if (!ends) {
-      const int32_t carried = to & -line;
-      Scalar* next = next_stage + plane * (t.y_pixels ? t.channel_pitch : 0);
+    // Lines that are not stored as a whole: where a block's outputs begin and end.
+    const bool parts = own < planes && first < last && (first < whole_first || whole_last < last);
+    unsigned pending = __ballot_sync(~0u, bulk ? parts : own < planes && first < last);
 #pragma unroll 1
-      for (int32_t i = carried + lane; i < to; i += 32) next[i - carried] = staged[i];
+    for (int32_t i = 0; pending != 0; ++i, pending >>= 1) {
+      if ((pending & 1) == 0) continue;
+      const int32_t i_first = __shfl_sync(~0u, first, i), i_whole_first = __shfl_sync(~0u, whole_first, i);
+      const int32_t i_last = __shfl_sync(~0u, last, i), i_whole_last = __shfl_sync(~0u, whole_last, i);
+      const Scalar* staged = stage + __shfl_sync(~0u, in_stage, i);
+      const int32_t i_plane = base + memory_warps * i;
+      Scalar* i_global = y + i_plane * p.y_channel - __shfl_sync(~0u, offset, i);
+      store_elements(i_global, staged, i_first, i_whole_first, lane);
+      if (!bulk) {
+        constexpr int32_t vector = 16 / sizeof(Scalar);
+#pragma unroll 4
+        for (int32_t k = i_whole_first + lane * vector; k < i_whole_last; k += 32 * vector) {
+          *reinterpret_cast<uint4*>(i_global + k) = *reinterpret_cast<const uint4*>(staged + k);
+        }
+      }
+      store_elements(i_global, staged, i_whole_last, i_last, lane);
     }
   }
   if (bulk) {
@@ -731,12 +824,15 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   static_assert(sizeof(Block) + 8 <= 64 && sizeof(Block) % 8 == 0, "see Tiling::table_bytes");
   Block* shared_block = reinterpret_cast<Block*>(stages + t.stages * t.stage_bytes);
   int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
-  int32_t* offsets = spoilt + 2;
+  int32_t* starts = reinterpret_cast<int32_t*>(reinterpret_cast<unsigned char*>(shared_block) + 64);
+  Entry* entries = reinterpret_cast<Entry*>(starts + most_stride + 4);
+  int32_t* offsets = reinterpret_cast<int32_t*>(entries + p.kernel_w);
   float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
   Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
   const int thread = static_cast<int>(threadIdx.x);
 
   if (thread == 0) *shared_block = make_block(p, blockIdx.x);
+  if (thread == 32) list_entries(p, starts, entries);
   const auto n = static_cast<int64_t>(blockIdx.x / static_cast<uint32_t>(t.chunks * t.strips * t.channel_blocks));
   __syncthreads();
   const Block& b = *shared_block;
@@ -786,7 +882,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
       const Place* now_places = places + i % 2 * t.block_channels;
       if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, now_places, stage_of(stage));
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries,
+                                                                  now_places, stage_of(stage));
       // What was loaded for this step; the other one is for the next step.
       any_spoilt |= spoilt[i % 2] != 0;
       if (any_spoilt) {
