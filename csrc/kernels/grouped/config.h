@@ -24,10 +24,8 @@ inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_32x16", 2, 2}};
 constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict ? 2 : c.pixel_tiles; }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t compute_warps = 8;  // multiply
-// Load the next input rows and store the last outputs meanwhile. One leaves 112 registers to two blocks an SM.
-inline constexpr int32_t memory_warps = 1;
-inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
+inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
+inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
@@ -123,7 +121,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   if (t.parts > 1 || t.strips > 1) t.rows = 1;
   // One unit has all phases of its columns if that leaves enough units for the warps.
   const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
-  const bool enough = units % compute_warps == 0 || units > 3 * compute_warps;
+  const bool enough = units % warps == 0 || units > 3 * warps;
   t.batches = static_cast<int32_t>(enough ? ceil_div<int64_t>(p.stride_w, most_residues) : p.stride_w);
   t.unit_batches = enough ? 1 : t.batches;
   // The rows of two steps: one is read while the other one is loaded.
@@ -242,17 +240,16 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double unit = 60 * busy + busy * batches * (40 + 2.0 * fragments) +
                       (kernel_rows * row + busy * outputs * (bytes == 2 ? 2.0 : 1.2)) / t.unit_batches;
   const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_batches;
-  const double rounds = static_cast<double>(ceil_div<int64_t>(units, compute_warps));
+  const double rounds = static_cast<double>(ceil_div<int64_t>(units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns;
-  // Instructions a vector, and the latency of a batch of 6 vectors a lane of the warps that load.
+  // Instructions a vector, and the latency of a batch of vectors a lane.
   const double vectors = input_rows * row_words / (t.x_pixels && p.in_w % 4 == 0 ? 4 : 1) / 32;
   const double fill = (1 - busy) * t.stage_elements * bytes / 512 * 4;
-  const double issued = rounds * compute_warps * unit + fill + 100 + 15.0 * t.block_channels + 45 * vectors / steps;
-  const double latency = 700 + 30.0 * (t.y_pixels ? t.block_channels : 1) +
-                         1000 * std::ceil(vectors / steps / (6 * memory_warps));
-  const double step = std::max(resident * issued / rate, latency) / resident + 300 / resident;
+  const double issued = rounds * warps * unit + fill + 100 + 15.0 * t.block_channels + 45 * vectors / steps;
+  const double latency = 300 + 800 * std::ceil(vectors / steps / (4 * warps));
+  const double step = issued / rate + latency / resident;
   const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
   const double compute = waves * resident * (begin + steps * step) / clock;

@@ -1,7 +1,7 @@
-// A block computes some output channels of a range of output rows, step by step. Its first warps multiply: the rows of
-// a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's outputs are
-// put in shared memory. The last warps store the previous step's outputs from there and load the next step's input
-// rows.
+// A block computes some output channels of a range of output rows, step by step. In a step, every warp lets a part of
+// the previous step's outputs be stored from shared memory, loads a part of the next step's input rows, and multiplies:
+// the rows of a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's
+// outputs are put in shared memory. Another block of the SM hides the latency of memory.
 #pragma once
 
 #include "../device.h"
@@ -130,7 +130,7 @@ CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, 
 template <class Scalar, bool Strict, int V>
 CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
                                int32_t from, int32_t to, int thread, int threads) {
-  constexpr int batch = 6;  // loads in flight
+  constexpr int batch = 4;  // loads in flight
   const Tiling& t = p.t;
   constexpr int per_word = Element<Scalar>::per_word;
   const uint32_t items = static_cast<uint32_t>(to - from) * p.load_middle.divisor * p.load_inner.divisor;
@@ -322,14 +322,14 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
 }
 
 // Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
-// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
+// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the whole block.
 template <class Scalar, bool Strict>
 __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
                                          const Place* places, Scalar* stage) {
   const Tiling& t = p.t;
   const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
 #pragma unroll 1
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * compute_warps) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * warps) {
     const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
     Scalar* at = stage + places[channel].at + position * (t.y_pixels ? 1 : t.channel_pitch);
     const float staged = element_of<Scalar>(
@@ -507,7 +507,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
   const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
-  for (int32_t unit = warp; unit < p.units; unit += compute_warps) {
+  for (int32_t unit = warp; unit < p.units; unit += warps) {
     // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
     uint32_t pixel_group = static_cast<uint32_t>(unit);
     uint32_t pass = p.unit_columns.divide(pixel_group);
@@ -617,7 +617,7 @@ CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, cons
     p.stride_h.divide(residue);
     if (p.h.phases.of[residue].count > 0) continue;
 #pragma unroll 1
-    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += compute_warps) {
+    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += warps) {
       const Place place = places[channel];
       Elements<Scalar, vector> value;
 #pragma unroll
@@ -650,7 +650,7 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
                               const Scalar* stage, Scalar* next_stage, bool bulk) {
   constexpr int32_t line = Element<Scalar>::line;
   const Tiling& t = p.t;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) - compute_warps;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int32_t planes = t.y_pixels ? b.channels : 1;
   const int32_t unit = p.plane_step, row = p.w_axis.out * unit;
   const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * unit;
@@ -658,8 +658,8 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
   const bool ends = row_ends && (t.strips > 1 || s.row + s.rows == b.last_row);
   // A lane has a plane: their addresses are computed together, and one instruction stores them.
 #pragma unroll 1
-  for (int32_t base = warp; base < planes; base += 32 * memory_warps) {
-    const int32_t own = base + memory_warps * lane;
+  for (int32_t base = warp; base < planes; base += 32 * warps) {
+    const int32_t own = base + warps * lane;
     const int32_t plane = smaller(own, planes - 1);
     const int32_t offset = offsets[plane];
     const int32_t from = offset + s.row * row + s.first * unit, to = from + length;
@@ -683,7 +683,7 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
       device::bulk_store(global + whole_first, stage + (in_stage + whole_first),
                          static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
     }
-    const int32_t here = smaller((planes - base + memory_warps - 1) / memory_warps, 32);
+    const int32_t here = smaller((planes - base + warps - 1) / warps, 32);
     if (!ends) {
       const int32_t carry_from = in_stage + carried, carry_count = to - carried;
       const int32_t carry_to = plane * (t.y_pixels ? t.channel_pitch : 0);
@@ -707,7 +707,7 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
       const int32_t i_first = __shfl_sync(~0u, first, i), i_whole_first = __shfl_sync(~0u, whole_first, i);
       const int32_t i_last = __shfl_sync(~0u, last, i), i_whole_last = __shfl_sync(~0u, whole_last, i);
       const Scalar* staged = stage + __shfl_sync(~0u, in_stage, i);
-      const int32_t i_plane = base + memory_warps * i;
+      const int32_t i_plane = base + warps * i;
       Scalar* i_global = y + i_plane * p.y_channel - __shfl_sync(~0u, offset, i);
       store_elements(i_global, staged, i_first, i_whole_first, lane);
       if (!bulk) {
@@ -727,11 +727,11 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
 
 template <class Scalar, int V>
 CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, Scalar* y, const Scalar* stage) {
-  const int32_t thread = static_cast<int32_t>(threadIdx.x) - 32 * compute_warps;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t columns = s.last - s.first, rest_vectors = b.channels / V;
   const uint32_t items = static_cast<uint32_t>(s.rows * columns) * p.store_vectors.divisor;
 #pragma unroll 4
-  for (uint32_t i = static_cast<uint32_t>(thread); i < items; i += 32 * memory_warps) {
+  for (uint32_t i = static_cast<uint32_t>(thread); i < items; i += 32 * warps) {
     uint32_t vector = i;
     const auto position = static_cast<int32_t>(p.store_vectors.divide(vector));
     if (static_cast<int32_t>(vector) >= rest_vectors) continue;
@@ -805,17 +805,8 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   return b;
 }
 
-// Blocks an SM that leave enough registers. Before sm_90 the wider kernels need a few more.
-constexpr int resident_blocks(int tiles) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  return tiles == 1 ? 2 : 1;
-#else
-  return 2;
-#endif
-}
-
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
-__global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
@@ -876,59 +867,51 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
 
   const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
   const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
-  if (thread < 32 * compute_warps) {
-    bool any_spoilt = false;
+  bool any_spoilt = false;
+  Step before = now;
 #pragma unroll 1
-    for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
-      const Place* now_places = places + i % 2 * t.block_channels;
-      if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries,
-                                                                  now_places, stage_of(stage));
-      // What was loaded for this step; the other one is for the next step.
-      any_spoilt |= spoilt[i % 2] != 0;
-      if (any_spoilt) {
-        device::named_barrier(2, 32 * compute_warps);
-        repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
+  for (int32_t i = 0, stage = 0, last_stage = 0; now.row < b.last_row; ++i) {
+    if (i > 0) store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
+    const Step next = step_after(p, b, now);
+    if (next.row < b.last_row) {
+      for (int32_t c = thread; c < b.channels; c += block) {
+        places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
       }
-      device::fence_async_proxy();
-      device::named_barrier(1, block);
-      now = step_after(p, b, now);
+      loaded = larger(loaded, next.row / p.h.stride + p.h.phases.first);
+      end = rows_end(next);
+      if (loaded < end) {
+        load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, loaded, end, thread, block);
+        loaded = end;
+      }
     }
-  } else {
-    Step before = now;
-    int32_t stage = 0, last_stage = 0;
-#pragma unroll 1
-    for (int32_t i = 0; now.row < b.last_row; ++i) {
-      if (i > 0) store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-      before = now;
-      now = step_after(p, b, now);
-      if (now.row < b.last_row) {
-        for (int32_t c = thread - 32 * compute_warps; c < b.channels; c += 32 * memory_warps) {
-          places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, now, offsets, bias, c);
-        }
-        loaded = larger(loaded, now.row / p.h.stride + p.h.phases.first);
-        end = rows_end(now);
-        if (loaded < end) {
-          load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, loaded, end, thread - 32 * compute_warps,
-                                    32 * memory_warps);
-          loaded = end;
-        }
-      }
-      // The next step's buffer is free.
-      if (bulk) {
-        if (t.stages == 3) {
-          device::bulk_wait_read<1>();
-        } else {
-          device::bulk_wait_read<0>();
-        }
-      }
-      device::fence_async_proxy();
-      device::named_barrier(1, block);
-      last_stage = stage;
-      stage = stage_after(stage);
+    const Place* now_places = places + i % 2 * t.block_channels;
+    if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
+    compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
+                                                                stage_of(stage));
+    // What was loaded for this step; the other one is for the next step.
+    any_spoilt |= spoilt[i % 2] != 0;
+    if (any_spoilt) {
+      __syncthreads();
+      repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
     }
-    store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-    if (bulk) device::bulk_wait_read<0>();
+    before = now;
+    now = next;
+    last_stage = stage;
+    stage = stage_after(stage);
+    // The next step's buffer is free.
+    if (bulk) {
+      if (t.stages == 3) {
+        device::bulk_wait_read<1>();
+      } else {
+        device::bulk_wait_read<0>();
+      }
+    }
+    device::fence_async_proxy();
+    __syncthreads();
+    if (now.row >= b.last_row) {
+      store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
+      if (bulk) device::bulk_wait_read<0>();
+    }
   }
 }
 
