@@ -21,7 +21,7 @@ struct Config {
 
 inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_32x16", 2, 2}};
 // Strict float32 needs more registers a tile.
-constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict ? 2 : c.pixel_tiles; }
+constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict ? c.pixel_tiles / 2 : c.pixel_tiles; }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers

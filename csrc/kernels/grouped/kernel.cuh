@@ -133,7 +133,7 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
   constexpr int batch = 4;  // loads in flight
   const Tiling& t = p.t;
   constexpr int per_word = Element<Scalar>::per_word;
-  const uint32_t items = static_cast<uint32_t>(to - from) * p.load_middle.divisor * p.load_inner.divisor;
+  const uint32_t items = static_cast<uint32_t>(larger(to - from, 0)) * p.load_middle.divisor * p.load_inner.divisor;
   bool bad = false;
 #pragma unroll 1
   for (uint32_t first = static_cast<uint32_t>(thread); first < items; first += batch * threads) {
@@ -850,41 +850,30 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
   __syncthreads();
 
   Step now = first_step(p, b);
-  // Input rows below this one have been loaded, as far as they are needed.
-  int32_t loaded = larger(0, now.row / p.h.stride + p.h.phases.first);
+  // The input rows of a step are [rows_first, rows_end).
+  const auto rows_first = [&](const Step& s) { return larger(0, s.row / p.h.stride + p.h.phases.first); };
   const auto rows_end = [&](const Step& s) {
     return smaller(p.h.in, (s.row + s.rows - 1) / p.h.stride + p.h.phases.last + 1);
   };
   for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, now, offsets, bias, i);
   bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
-  int32_t end = rows_end(now);
-  if (loaded < end) {
-    load_rows<Scalar, Strict>(p, b, x, ring, spoilt, loaded, end, thread, block);
-    loaded = end;
-  }
+  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, rows_first(now), rows_end(now), thread, block);
   if (bad) *spoilt = 1;
   __syncthreads();
 
   const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
   const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
   bool any_spoilt = false;
-  Step before = now;
 #pragma unroll 1
-  for (int32_t i = 0, stage = 0, last_stage = 0; now.row < b.last_row; ++i) {
-    if (i > 0) store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-    const Step next = step_after(p, b, now);
-    if (next.row < b.last_row) {
+  for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i) {
+    const Place* now_places = places + i % 2 * t.block_channels;
+    if (const Step next = step_after(p, b, now); next.row < b.last_row) {
       for (int32_t c = thread; c < b.channels; c += block) {
         places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
       }
-      loaded = larger(loaded, next.row / p.h.stride + p.h.phases.first);
-      end = rows_end(next);
-      if (loaded < end) {
-        load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, loaded, end, thread, block);
-        loaded = end;
-      }
+      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, larger(rows_first(next), rows_end(now)),
+                                rows_end(next), thread, block);
     }
-    const Place* now_places = places + i % 2 * t.block_channels;
     if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
     compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
                                                                 stage_of(stage));
@@ -894,10 +883,6 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
       __syncthreads();
       repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
     }
-    before = now;
-    now = next;
-    last_stage = stage;
-    stage = stage_after(stage);
     // The next step's buffer is free.
     if (bulk) {
       if (t.stages == 3) {
@@ -908,11 +893,11 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     }
     device::fence_async_proxy();
     __syncthreads();
-    if (now.row >= b.last_row) {
-      store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-      if (bulk) device::bulk_wait_read<0>();
-    }
+    store_step(p, b, now, offsets, y, stage_of(stage), stage_of(stage_after(stage)), bulk);
+    now = step_after(p, b, now);
+    stage = stage_after(stage);
   }
+  if (bulk) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::grouped
