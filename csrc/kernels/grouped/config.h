@@ -119,11 +119,17 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.parts = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.part_tiles));
   t.part_tiles = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.parts));
   if (t.parts > 1 || t.strips > 1) t.rows = 1;
-  // One unit has all phases of its columns if that leaves enough units for the warps.
+  // Phases share what they read if they are computed together; divided among units, they occupy all warps of a block.
+  // In terms of what a phase of a unit takes, reading the input costs about two more and so does the beginning of a unit.
   const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
-  const bool enough = units % warps == 0 || units > 3 * warps;
-  t.batches = static_cast<int32_t>(enough ? ceil_div<int64_t>(p.stride_w, most_residues) : p.stride_w);
-  t.unit_batches = enough ? 1 : t.batches;
+  const auto shared = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, most_residues));
+  int64_t best = 0;
+  for (const auto& [batches, unit_batches] : {std::array{shared, 1}, {shared, shared}, {static_cast<int32_t>(p.stride_w),
+                                              static_cast<int32_t>(p.stride_w)}}) {
+    const int64_t cost = ceil_div<int64_t>(units * unit_batches, warps) *
+                         (2 + batches / unit_batches * (2 + ceil_div<int64_t>(p.stride_w, batches)));
+    if (best == 0 || cost < best) best = cost, t.batches = batches, t.unit_batches = unit_batches;
+  }
   // The rows of two steps: one is read while the other one is loaded.
   t.ring = static_cast<int32_t>(
       std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
@@ -159,7 +165,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
   t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
-  t.table_bytes = round_up(64 + 4 * (most_stride + 4) + 16 * p.kernel_w + 24 * channels, line_bytes);
+  t.table_bytes = round_up(64 + 4 * (most_stride + 4) + 64 + 16 * p.kernel_w + 24 * channels, line_bytes);
   t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
 }
 
@@ -218,8 +224,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   constexpr double multiprocessors = 132, clock = 1.75e9;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
-  // Measured with one block: 1.8 instructions a cycle where the warps that multiply never wait.
-  const double rate = resident == 1 ? 1.8 : 2.8;
+  // Measured with one block of 10 warps that do not wait: 1.8.
+  const double rate = resident == 1 ? 1.6 : 2.8;
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
@@ -248,7 +254,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double vectors = input_rows * row_words / (t.x_pixels && p.in_w % 4 == 0 ? 4 : 1) / 32;
   const double fill = (1 - busy) * t.stage_elements * bytes / 512 * 4;
   const double issued = rounds * warps * unit + fill + 100 + 15.0 * t.block_channels + 45 * vectors / steps;
-  const double latency = 300 + 800 * std::ceil(vectors / steps / (4 * warps));
+  const double latency = 400 + 1000 * std::ceil(vectors / steps / (4 * warps));
   const double step = issued / rate + latency / resident;
   const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));

@@ -816,7 +816,8 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
   Block* shared_block = reinterpret_cast<Block*>(stages + t.stages * t.stage_bytes);
   int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
   int32_t* starts = reinterpret_cast<int32_t*>(reinterpret_cast<unsigned char*>(shared_block) + 64);
-  Entry* entries = reinterpret_cast<Entry*>(starts + most_stride + 4);
+  Step* steps = reinterpret_cast<Step*>(starts + most_stride + 4);  // of four in turn, which takes no registers
+  Entry* entries = reinterpret_cast<Entry*>(steps + 4);
   int32_t* offsets = reinterpret_cast<int32_t*>(entries + p.kernel_w);
   float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
   Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
@@ -847,27 +848,28 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     bias[i] = 0;
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
+  if (thread == 0) steps[0] = first_step(p, b);
   __syncthreads();
-
-  Step now = first_step(p, b);
   // The input rows of a step are [rows_first, rows_end).
   const auto rows_first = [&](const Step& s) { return larger(0, s.row / p.h.stride + p.h.phases.first); };
   const auto rows_end = [&](const Step& s) {
     return smaller(p.h.in, (s.row + s.rows - 1) / p.h.stride + p.h.phases.last + 1);
   };
-  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, now, offsets, bias, i);
+  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, steps[0], offsets, bias, i);
   bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
-  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, rows_first(now), rows_end(now), thread, block);
+  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, rows_first(steps[0]), rows_end(steps[0]), thread, block);
   if (bad) *spoilt = 1;
   __syncthreads();
 
   const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
   const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
-  bool any_spoilt = false;
 #pragma unroll 1
-  for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i) {
+  for (int32_t i = 0, stage = 0; steps[i % 4].row < b.last_row; ++i) {
+    const Step& now = steps[i % 4];
     const Place* now_places = places + i % 2 * t.block_channels;
-    if (const Step next = step_after(p, b, now); next.row < b.last_row) {
+    const Step next = step_after(p, b, now);
+    if (thread == 0) steps[(i + 1) % 4] = next;
+    if (next.row < b.last_row) {
       for (int32_t c = thread; c < b.channels; c += block) {
         places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
       }
@@ -878,8 +880,8 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
                                                                 stage_of(stage));
     // What was loaded for this step; the other one is for the next step.
-    any_spoilt |= spoilt[i % 2] != 0;
-    if (any_spoilt) {
+    if (spoilt[i % 2] != 0) {
+      spoilt[(i + 1) % 2] = 1;
       __syncthreads();
       repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
     }
@@ -894,7 +896,6 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     device::fence_async_proxy();
     __syncthreads();
     store_step(p, b, now, offsets, y, stage_of(stage), stage_of(stage_after(stage)), bulk);
-    now = step_after(p, b, now);
     stage = stage_after(stage);
   }
   if (bulk) device::bulk_wait_read<0>();
