@@ -16,12 +16,15 @@ namespace convt::grouped {
 // phases of a row.
 struct Config {
   const char* name;
-  int32_t pixel_tiles, tiles;
+  int32_t pixel_tiles, tiles;  // of 16-bit elements
 };
 
-inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_32x16", 2, 2}};
-// Strict float32 needs more registers a tile.
-constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict ? c.pixel_tiles / 2 : c.pixel_tiles; }
+inline constexpr Config configs[] = {{"mma_n8", 4, 1}, {"mma_n16", 2, 2}};
+// 32-bit outputs take twice the shared memory: smaller tiles let two blocks of busy warps fit. Strict float32 needs
+// more registers a tile too.
+constexpr int32_t pixel_tiles(const Config& c, int64_t element_bytes, bool strict) {
+  return element_bytes == 2 ? c.pixel_tiles : strict && c.tiles > 1 ? 1 : 2;
+}
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
@@ -101,7 +104,8 @@ inline Phases phases(const Axis<int64_t>& a) {
 
 // With everything else chosen, the sizes that follow.
 inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w) {
-  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes, pixels = 16 * pixel_tiles(c, strict(p));
+  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes,
+                pixels = 16 * pixel_tiles(c, element_size(p.dtype), strict(p));
   const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
   const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
                                               : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
@@ -120,12 +124,14 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.part_tiles = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.parts));
   if (t.parts > 1 || t.strips > 1) t.rows = 1;
   // Phases share what they read if they are computed together; divided among units, they occupy all warps of a block.
-  // In terms of what a phase of a unit takes, reading the input costs about two more and so does the beginning of a unit.
+  // In terms of what a phase of a unit takes, reading the input costs about two more and so does the beginning of a
+  // unit.
   const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
   const auto shared = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, most_residues));
   int64_t best = 0;
-  for (const auto& [batches, unit_batches] : {std::array{shared, 1}, {shared, shared}, {static_cast<int32_t>(p.stride_w),
-                                              static_cast<int32_t>(p.stride_w)}}) {
+  for (const auto& [batches, unit_batches] : {std::array{shared, 1},
+                                              {shared, shared},
+                                              {static_cast<int32_t>(p.stride_w), static_cast<int32_t>(p.stride_w)}}) {
     const int64_t cost = ceil_div<int64_t>(units * unit_batches, warps) *
                          (2 + batches / unit_batches * (2 + ceil_div<int64_t>(p.stride_w, batches)));
     if (best == 0 || cost < best) best = cost, t.batches = batches, t.unit_batches = unit_batches;
@@ -217,8 +223,8 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
 }
 
 // A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
-// the machine code, at a part of the peak rate that grows with the warps there are. `columns` as shared_columns() counts
-// them, for one phase and for most_residues in a batch.
+// the machine code, at a part of the peak rate that grows with the warps there are. `columns` as shared_columns()
+// counts them, for one phase and for most_residues in a batch.
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
@@ -230,7 +236,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
   // A unit of work of a warp, and a step of a block.
-  const int pixels = pixel_tiles(c, strict(p)), fragments = pixels * c.tiles;
+  const int pixels = pixel_tiles(c, element_size(p.dtype), strict(p)), fragments = pixels * c.tiles;
   const double loads = pixels * (t.x_pixels ? t.step_words / 2 : 4) + (strict(p) ? 12 * pixels : 0);
   const double column = 8 + t.steps * (6 + loads);
   const double tap = t.steps * (5 + c.tiles + fragments * (strict(p) ? 7 : 1));
@@ -278,7 +284,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
 // there is none.
 inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
-  const int64_t pixels = 16 * pixel_tiles(c, strict(p)), cout = p.out_channels_per_group();
+  const int64_t pixels = 16 * pixel_tiles(c, element_size(p.dtype), strict(p)), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   const int64_t batches = ceil_div<int64_t>(p.stride_w, most_residues);
   const std::array<int64_t, 2> columns{p.kernel_w,

@@ -805,8 +805,17 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   return b;
 }
 
+// Blocks an SM that leave enough registers. Before sm_90 the wider kernels need a few more.
+constexpr int resident_blocks(int tiles) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return tiles == 1 ? 2 : 1;
+#else
+  return 2;
+#endif
+}
+
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
-__global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(const __grid_constant__ Params p) {
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
@@ -878,7 +887,7 @@ __global__ void __launch_bounds__(block, 2) grouped_kernel(const __grid_constant
     }
     if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
     compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
-                                                                stage_of(stage));
+                                                               stage_of(stage));
     // What was loaded for this step; the other one is for the next step.
     if (spoilt[i % 2] != 0) {
       spoilt[(i + 1) % 2] = 1;

@@ -107,7 +107,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
   q.units = t.part_tiles * passes * t.rows * t.unit_batches;
-  q.part_columns = t.part_tiles * 16 * pixel_tiles(c, strict(p)) * q.w_axis.stride;
+  q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
   q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
   q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
