@@ -48,7 +48,7 @@ Problem problem(DataType dtype, Precision precision) {
     if (shape == 0) p.in_h = p.in_w = 1;
     if (shape == 1) p.in_h = 1, p.in_w = pick(100, 700);
     p.kernel_h = pick(1, 5), p.kernel_w = pick(1, 5);
-    p.stride_h = pick(1, 5), p.stride_w = pick(1, 5);
+    p.stride_h = pick(1, 5), p.stride_w = pick(0, 7) == 0 ? pick(6, 32) : pick(1, 5);
     p.dilation_h = pick(0, 1) == 0 ? 1 : pick(1, 4), p.dilation_w = pick(0, 1) == 0 ? 1 : pick(1, 4);
     p.padding_h = pick(0, 6), p.padding_w = pick(0, 6);
     p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, 3), p.dilation_h);
@@ -90,12 +90,12 @@ void launch(const Plan& plan, const Problem& p, const grouped::Params& params) {
   if (plan.configuration == 0) {
     run([&] {
       grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles,
-                              grouped::pixel_tiles(grouped::configs[0], Strict)>(params);
+                              grouped::pixel_tiles(grouped::configs[0], sizeof(Scalar), Strict)>(params);
     });
   } else {
     run([&] {
       grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles,
-                              grouped::pixel_tiles(grouped::configs[1], Strict)>(params);
+                              grouped::pixel_tiles(grouped::configs[1], sizeof(Scalar), Strict)>(params);
     });
   }
 }

@@ -25,7 +25,7 @@ from convt import _C
 ROOT = Path(__file__).parent.parent
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
-CONFIGURATIONS = ("grouped/mma_64x8", "grouped/mma_64x16")
+CONFIGURATIONS = ("grouped/mma_n8", "grouped/mma_n16")
 FORMATS = (torch.contiguous_format, torch.channels_last)
 
 # Layers of benchmarks/data/cases.csv.
@@ -130,7 +130,7 @@ def torch_result(p, x, w, b):
 
 
 def fitting(p, configuration):
-    return configuration == "grouped/mma_64x8" or p.out_channels // p.groups > 8
+    return configuration == "grouped/mma_n8" or p.out_channels // p.groups > 8
 
 
 @pytest.mark.gpu

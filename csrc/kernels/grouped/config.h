@@ -12,22 +12,27 @@
 
 namespace convt::grouped {
 
-// What a warp computes at a time: tiles of 16 input columns by tiles of 8 output channels, of one phase.
+// What a warp computes at a time: tiles of 16 input columns by tiles of 8 output channels, of up to `most_residues`
+// phases of a row.
 struct Config {
   const char* name;
-  int32_t pixel_tiles, tiles;
+  int32_t pixel_tiles, tiles;  // of 16-bit elements
 };
 
-inline constexpr Config configs[] = {{"mma_64x8", 4, 1}, {"mma_64x16", 4, 2}};
-// Strict float32 needs more registers a tile.
-constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict && c.tiles > 1 ? 2 : c.pixel_tiles; }
+inline constexpr Config configs[] = {{"mma_n8", 4, 1}, {"mma_n16", 2, 2}};
+// 32-bit outputs take twice the shared memory: smaller tiles let two blocks of busy warps fit. Strict float32 needs
+// more registers a tile too.
+constexpr int32_t pixel_tiles(const Config& c, int64_t element_bytes, bool strict) {
+  return element_bytes == 2 ? c.pixel_tiles : strict && c.tiles > 1 ? 1 : 2;
+}
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t compute_warps = 8;  // multiply
-inline constexpr int32_t memory_warps = 2;   // load the next input rows and store the last outputs meanwhile
-inline constexpr int32_t block = 32 * (compute_warps + memory_warps);
+inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
+inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t most_stride = 32;
+// Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
+inline constexpr int32_t most_residues = 3;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
 
 // How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
@@ -47,7 +52,8 @@ struct Tiling {
   int32_t rows;           // output rows of a step: several if whole rows are short
   int32_t parts;          // steps of a row: several if rows are long
   int32_t part_tiles;     // of the columns of a warp, of a step
-  int32_t unit_residues;  // the phases of a row are divided among so many units of work
+  int32_t batches;        // of phases of a row: those of a batch are computed together
+  int32_t unit_batches;   // the batches of a row are divided among so many units of work
   int32_t strips;         // blocks of a row
   int32_t strip_columns;  // outputs of a strip, a multiple of the stride
   int32_t strip_extra;    // further outputs that it may compute
@@ -98,7 +104,8 @@ inline Phases phases(const Axis<int64_t>& a) {
 
 // With everything else chosen, the sizes that follow.
 inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w) {
-  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes, pixels = 16 * pixel_tiles(c, strict(p));
+  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes,
+                pixels = 16 * pixel_tiles(c, element_size(p.dtype), strict(p));
   const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
   const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
                                               : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
@@ -116,9 +123,19 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.parts = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.part_tiles));
   t.part_tiles = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.parts));
   if (t.parts > 1 || t.strips > 1) t.rows = 1;
-  // One unit has all phases of its columns if that leaves enough units for the warps.
+  // Phases share what they read if they are computed together; divided among units, they occupy all warps of a block.
+  // In terms of what a phase of a unit takes, reading the input costs about two more and so does the beginning of a
+  // unit.
   const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
-  t.unit_residues = static_cast<int32_t>(units % compute_warps == 0 || units > 3 * compute_warps ? 1 : p.stride_w);
+  const auto shared = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, most_residues));
+  int64_t best = 0;
+  for (const auto& [batches, unit_batches] : {std::array{shared, 1},
+                                              {shared, shared},
+                                              {static_cast<int32_t>(p.stride_w), static_cast<int32_t>(p.stride_w)}}) {
+    const int64_t cost = ceil_div<int64_t>(units * unit_batches, warps) *
+                         (2 + batches / unit_batches * (2 + ceil_div<int64_t>(p.stride_w, batches)));
+    if (best == 0 || cost < best) best = cost, t.batches = batches, t.unit_batches = unit_batches;
+  }
   // The rows of two steps: one is read while the other one is loaded.
   t.ring = static_cast<int32_t>(
       std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
@@ -154,7 +171,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
   t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
-  t.table_bytes = round_up(64 + 24 * channels, line_bytes);
+  t.table_bytes = round_up(64 + 4 * (most_stride + 4) + 64 + 16 * p.kernel_w + 24 * channels, line_bytes);
   t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
 }
 
@@ -186,38 +203,68 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   return t;
 }
 
+// How many columns of the input the batches of `residues` phases read, all in all: one that several phases of a batch
+// read counts once.
+inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t residues) {
+  if (residues == 1 || a.kernel > 64) return a.kernel;
+  int64_t count = 0;
+  for (int64_t first = 0; first < a.stride; first += residues) {
+    std::array<int64_t, 64> seen{};
+    size_t columns = 0;
+    for (int64_t r = first; r < std::min(first + residues, a.stride); ++r) {
+      for (int64_t i = 0; i < w.of[r].count; ++i) {
+        const int64_t column = w.of[r].top - i * a.input_step;
+        if (std::find(seen.begin(), seen.begin() + columns, column) == seen.begin() + columns) seen[columns++] = column;
+      }
+    }
+    count += static_cast<int64_t>(columns);
+  }
+  return count;
+}
+
 // A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
-// the machine code, at a part of the peak rate that grows with the warps there are.
-inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, int64_t chunk_rows) {
-  constexpr double multiprocessors = 132, clock = 1.7e9;
+// the machine code, at a part of the peak rate that grows with the warps there are. `columns` as shared_columns()
+// counts them, for one phase and for most_residues in a batch.
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
+                      const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
+  constexpr double multiprocessors = 132, clock = 1.75e9;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
-  const double rate = resident == 1 ? 4 * 0.4 : 4 * 0.6;
+  // Measured with one block of 10 warps that do not wait: 1.8.
+  const double rate = resident == 1 ? 1.6 : 2.8;
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
   // A unit of work of a warp, and a step of a block.
-  const int fragments = pixel_tiles(c, strict(p)) * c.tiles;
-  const double loads = pixel_tiles(c, strict(p)) * (t.x_pixels ? t.step_words / 2 : 2) + c.tiles;
-  const double tap =
-      8 + t.steps * (7 + loads + fragments * (strict(p) ? 9 : 1) + (strict(p) ? 12 * pixel_tiles(c, strict(p)) : 0));
+  const int pixels = pixel_tiles(c, element_size(p.dtype), strict(p)), fragments = pixels * c.tiles;
+  const double loads = pixels * (t.x_pixels ? t.step_words / 2 : 4) + (strict(p) ? 12 * pixels : 0);
+  const double column = 8 + t.steps * (6 + loads);
+  const double tap = t.steps * (5 + c.tiles + fragments * (strict(p) ? 7 : 1));
   // Rows without taps are filled.
   double busy = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0 || !t.y_pixels;
   busy /= static_cast<double>(p.stride_h);
-  const double taps = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
-  const double phase = taps * tap + busy * (20 + 4 * fragments * (bytes == 2 ? 4.0 : 3.0));
-  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_residues;
-  const double unit = 70 + phase * static_cast<double>(ceil_div<int64_t>(p.stride_w, t.unit_residues));
-  const double rounds = static_cast<double>(ceil_div<int64_t>(units, compute_warps));
+  const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h);
+  const double batches = static_cast<double>(t.batches) / t.unit_batches;
+  const double row = 25 * t.batches + column * static_cast<double>(columns[t.batches == p.stride_w ? 0 : 1]) +
+                     tap * static_cast<double>(p.kernel_w);
+  const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
+  const double unit = 60 * busy + busy * batches * (40 + 2.0 * fragments) +
+                      (kernel_rows * row + busy * outputs * (bytes == 2 ? 2.0 : 1.2)) / t.unit_batches;
+  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_batches;
+  const double rounds = static_cast<double>(ceil_div<int64_t>(units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
-  const double step = rounds * compute_warps * unit / rate + 600 / resident + 40.0 * t.block_channels / rate;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns;
-  const double load = input_rows * row_words / 32 * (t.x_pixels && p.in_w % 4 == 0 ? 12 : 40) / rate;
+  // Instructions a vector, and the latency of a batch of vectors a lane.
+  const double vectors = input_rows * row_words / (t.x_pixels && p.in_w % 4 == 0 ? 4 : 1) / 32;
+  const double fill = (1 - busy) * t.stage_elements * bytes / 512 * 4;
+  const double issued = rounds * warps * unit + fill + 100 + 15.0 * t.block_channels + 45 * vectors / steps;
+  const double latency = 400 + 1000 * std::ceil(vectors / steps / (4 * warps));
+  const double step = issued / rate + latency / resident;
   const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
-  const double compute = waves * resident * (begin + steps * step + load) / clock;
+  const double compute = waves * resident * (begin + steps * step) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
@@ -237,8 +284,11 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
 // there is none.
 inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
-  const int64_t pixels = 16 * pixel_tiles(c, strict(p)), cout = p.out_channels_per_group();
+  const int64_t pixels = 16 * pixel_tiles(c, element_size(p.dtype), strict(p)), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  const int64_t batches = ceil_div<int64_t>(p.stride_w, most_residues);
+  const std::array<int64_t, 2> columns{p.kernel_w,
+                                       shared_columns(p.axis_w(), w, ceil_div<int64_t>(p.stride_w, batches))};
   Tiling t = start(p), best{};
   double best_seconds = 0;
   bool found = false;
@@ -277,7 +327,7 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
             int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
             rows = round_up(rows, t.rows);
-            const double time = seconds(t, c, p, h, rows);
+            const double time = seconds(t, c, p, h, columns, rows);
             if (!found || time < best_seconds) {
               found = true, best = t, best_seconds = time;
               best.chunk_rows = static_cast<int32_t>(rows);

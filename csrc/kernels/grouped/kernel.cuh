@@ -1,7 +1,7 @@
-// A block computes some output channels of a range of output rows, step by step. Its first warps multiply: the rows of
-// a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's outputs are
-// put in shared memory. The last warps store the previous step's outputs from there and load the next step's input
-// rows.
+// A block computes some output channels of a range of output rows, step by step. In a step, every warp lets a part of
+// the previous step's outputs be stored from shared memory, loads a part of the next step's input rows, and multiplies:
+// the rows of a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's
+// outputs are put in shared memory. Another block of the SM hides the latency of memory.
 #pragma once
 
 #include "../device.h"
@@ -130,10 +130,10 @@ CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, 
 template <class Scalar, bool Strict, int V>
 CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
                                int32_t from, int32_t to, int thread, int threads) {
-  constexpr int batch = 6;  // loads in flight
+  constexpr int batch = 4;  // loads in flight
   const Tiling& t = p.t;
   constexpr int per_word = Element<Scalar>::per_word;
-  const uint32_t items = static_cast<uint32_t>(to - from) * p.load_middle.divisor * p.load_inner.divisor;
+  const uint32_t items = static_cast<uint32_t>(larger(to - from, 0)) * p.load_middle.divisor * p.load_inner.divisor;
   bool bad = false;
 #pragma unroll 1
   for (uint32_t first = static_cast<uint32_t>(thread); first < items; first += batch * threads) {
@@ -322,14 +322,14 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
 }
 
 // Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
-// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warps that multiply.
+// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the whole block.
 template <class Scalar, bool Strict>
 __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
                                          const Place* places, Scalar* stage) {
   const Tiling& t = p.t;
   const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
 #pragma unroll 1
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * compute_warps) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * warps) {
     const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
     Scalar* at = stage + places[channel].at + position * (t.y_pixels ? 1 : t.channel_pitch);
     const float staged = element_of<Scalar>(
@@ -343,77 +343,131 @@ __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s
   }
 }
 
-// `taps` taps of a row and all input channels: 16 input columns in each of PixelTiles, 8 output channels in each of
-// Tiles.
+// What the phases of a batch do with one column of a row of the input: where it is, relative to that of an output, and
+// where the weights of the phases' taps are; negative if a phase has no such tap.
+struct alignas(16) Entry {
+  int32_t x, w[most_residues];
+};
+
+// The entries of all batches, and where those of a batch begin, by one thread. Every tap of a row is in one entry.
+CONVT_DEVICE void list_entries(const Params& p, int32_t* starts, Entry* entries) {
+  const AxisParams& axis = p.w_axis;
+  int32_t count = 0;
+#pragma unroll 1
+  for (int32_t batch = 0; batch < p.t.batches; ++batch) {
+    const int32_t first = batch * p.batch_residues;
+    starts[batch] = count;
+    int32_t column[most_residues], tap[most_residues], left[most_residues];
+#pragma unroll
+    for (int r = 0; r < most_residues; ++r) {
+      const bool is = r < p.batch_residues && first + r < axis.stride;
+      const Phase phase = axis.phases.of[is ? first + r : 0];
+      column[r] = phase.top, tap[r] = phase.tap, left[r] = is ? phase.count : 0;
+    }
+#pragma unroll 1
+    while (true) {
+      bool any = false;
+      int32_t next = 0;
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) {
+        if (left[r] == 0) continue;
+        next = any ? larger(next, column[r]) : column[r];
+        any = true;
+      }
+      if (!any) break;
+      Entry e;
+      e.x = next * p.t.pixel_pitch;
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) {
+        e.w[r] = -1;
+        if (left[r] == 0 || column[r] != next) continue;
+        e.w[r] = tap[r] * p.tap_pitch;
+        column[r] -= axis.input_step, tap[r] += axis.tap_step, --left[r];
+      }
+      entries[count++] = e;
+    }
+  }
+  starts[p.t.batches] = count;
+}
+
+// A row of the input and all its channels: 16 columns in each of PixelTiles, 8 output channels in each of Tiles, the
+// phases of a batch. What is read of the input is multiplied with the weights of all phases that need it.
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
-CONVT_DEVICE void add_taps(const Params& p, const uint32_t* first_x, const uint32_t* first_w, int32_t taps,
-                           float (&sums)[Tiles][PixelTiles][4]) {
+CONVT_DEVICE void add_row(const Params& p, const uint32_t* row_x, const uint32_t* row_w, const Entry* entry,
+                          const Entry* end, float (&sums)[most_residues][Tiles][PixelTiles][4]) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch;
-  const uint32_t *x = first_x, *w = first_w;
-  int32_t step = p.t.steps;
 #pragma unroll 1
-  while (true) {
-    uint32_t a[PixelTiles][4] = {};
+  for (; entry != end; ++entry) {
+    const Entry e = *entry;
+    const uint32_t *x = row_x + e.x, *w = row_w;
+    int32_t step = p.t.steps;
+#pragma unroll 1
+    do {
+      uint32_t a[PixelTiles][4] = {};
 #pragma unroll
-    for (int m = 0; m < 2 * PixelTiles; ++m) {
-      if constexpr (XPixels) {
-        a[m / 2][m % 2] = x[8 * m];
-        if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = x[8 * m + pitch];
-      } else if constexpr (StepWords == 8) {
-        const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
-        a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
-      } else {
-        a[m / 2][m % 2] = x[8 * m * pitch];
+      for (int m = 0; m < 2 * PixelTiles; ++m) {
+        if constexpr (XPixels) {
+          a[m / 2][m % 2] = x[8 * m];
+          if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = (x + pitch)[8 * m];
+        } else if constexpr (StepWords == 8) {
+          const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
+          a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
+        } else {
+          a[m / 2][m % 2] = x[8 * m * pitch];
+        }
       }
-    }
-    uint32_t b[Tiles][fragment];
-#pragma unroll
-    for (int n = 0; n < Tiles; ++n) {
-      if constexpr (fragment == 4) {
-        const uint4 v = *reinterpret_cast<const uint4*>(w + n * 32 * fragment);
-        b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
-      } else if constexpr (fragment == 2) {
-        const uint2 v = *reinterpret_cast<const uint2*>(w + n * 32 * fragment);
-        b[n][0] = v.x, b[n][1] = v.y;
-      } else {
-        b[n][0] = w[n * 32];
-      }
-    }
-#pragma unroll
-    for (int m = 0; m < PixelTiles; ++m) {
+      uint32_t low[PixelTiles][4];
       if constexpr (Strict) {
-        // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added in
-        // float32.
-        uint32_t high[4], low[4];
 #pragma unroll
-        for (int q = 0; q < 4; ++q) {
-          high[q] = device::to_tf32(__uint_as_float(a[m][q]));
-          low[q] = low_part(a[m][q], high[q]);
+        for (int m = 0; m < PixelTiles; ++m) {
+#pragma unroll
+          for (int q = 0; q < 4; ++q) {
+            const uint32_t high = device::to_tf32(__uint_as_float(a[m][q]));
+            low[m][q] = low_part(a[m][q], high);
+            a[m][q] = high;
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) {
+        if (e.w[r] < 0) continue;
+        uint32_t b[Tiles][fragment];
+#pragma unroll
+        for (int n = 0; n < Tiles; ++n) {
+          const uint32_t* at = w + e.w[r] + n * 32 * fragment;
+          if constexpr (fragment == 4) {
+            const uint4 v = *reinterpret_cast<const uint4*>(at);
+            b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
+          } else if constexpr (fragment == 2) {
+            const uint2 v = *reinterpret_cast<const uint2*>(at);
+            b[n][0] = v.x, b[n][1] = v.y;
+          } else {
+            b[n][0] = *at;
+          }
         }
 #pragma unroll
         for (int n = 0; n < Tiles; ++n) {
-          float d[4] = {};
-          multiply<Scalar, Strict, StepWords>(d, low, b[n]);
-          multiply<Scalar, Strict, StepWords>(d, high, b[n] + 2);
-          multiply<Scalar, Strict, StepWords>(d, high, b[n]);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) sums[n][m][e] += d[e];
+          for (int m = 0; m < PixelTiles; ++m) {
+            if constexpr (Strict) {
+              // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added
+              // in float32.
+              float d[4] = {};
+              multiply<Scalar, Strict, StepWords>(d, low[m], b[n]);
+              multiply<Scalar, Strict, StepWords>(d, a[m], b[n] + 2);
+              multiply<Scalar, Strict, StepWords>(d, a[m], b[n]);
+#pragma unroll
+              for (int q = 0; q < 4; ++q) sums[r][n][m][q] += d[q];
+            } else {
+              multiply<Scalar, Strict, StepWords>(sums[r][n][m], a[m], b[n]);
+            }
+          }
         }
-      } else {
-#pragma unroll
-        for (int n = 0; n < Tiles; ++n) multiply<Scalar, Strict, StepWords>(sums[n][m], a[m], b[n]);
       }
-    }
-    if (--step > 0) {
       x += XPixels ? StepWords * pitch : StepWords;
       w += p.step_pitch;
-    } else {
-      if (--taps == 0) break;
-      step = p.t.steps;
-      first_x -= p.x_tap_pitch, first_w += p.w_tap_pitch;
-      x = first_x, w = first_w;
-    }
+    } while (--step > 0);
   }
 }
 
@@ -435,7 +489,8 @@ CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
 
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
 CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, const uint32_t* weights,
-                               const uint32_t* ring, const Place* places, Scalar* stage) {
+                               const uint32_t* ring, const int32_t* starts, const Entry* entries, const Place* places,
+                               Scalar* stage) {
   constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
@@ -452,12 +507,12 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
   const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
-  for (int32_t unit = warp; unit < p.units; unit += compute_warps) {
+  for (int32_t unit = warp; unit < p.units; unit += warps) {
     // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
     uint32_t pixel_group = static_cast<uint32_t>(unit);
     uint32_t pass = p.unit_columns.divide(pixel_group);
     uint32_t in_step = p.unit_passes.divide(pass);
-    const auto first_residue = static_cast<int32_t>(p.unit_rows.divide(in_step));
+    const auto first_batch = static_cast<int32_t>(p.unit_rows.divide(in_step));
     const auto group = static_cast<int32_t>(p.passes.divide(pass));
     const int32_t tile = static_cast<int32_t>(pass) * Tiles;
     const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
@@ -471,36 +526,40 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 
     const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + j * t.pixel_pitch);
     const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
+    const Place* unit_places = places + group * p.cout;  // of several groups, a block has all channels
     const int32_t lane_place = (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step;
 
 #pragma unroll 1
-    for (int32_t residue = first_residue; residue < w.stride; residue += t.unit_residues) {
-      const Phase pw = w.phases.of[residue];
-      float sums[Tiles][PixelTiles][4];
+    for (int32_t batch = first_batch; batch < t.batches; batch += t.unit_batches) {
+      const int32_t first_residue = batch * p.batch_residues;
+      const int32_t residues = smaller(p.batch_residues, w.stride - first_residue);
+      float sums[most_residues][Tiles][PixelTiles][4];
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
         const int32_t in_group = (tile + n) * 8 + 2 * l;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float bias = places[group * p.cout + smaller(in_group + e, channels - 1)].bias;
+          const float bias = unit_places[smaller(in_group + e, channels - 1)].bias;
 #pragma unroll
-          for (int m = 0; m < PixelTiles; ++m) sums[n][m][e] = sums[n][m][e + 2] = bias;
+          for (int r = 0; r < most_residues; ++r) {
+#pragma unroll
+            for (int m = 0; m < PixelTiles; ++m) sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
+          }
         }
       }
-      if (pw.count > 0) {
+      const Entry *first = entries + starts[batch], *end = entries + starts[batch + 1];
 #pragma unroll 1
-        for (int32_t i = 0; i < ph.count; ++i) {
-          const int32_t ih = jh + ph.top - i * h.input_step;
-          if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
-          uint32_t slot = static_cast<uint32_t>(ih);
-          p.ring.divide(slot);
-          const uint32_t* x_tap = x + (static_cast<int32_t>(slot) * t.row_pitch + pw.top * t.pixel_pitch);
-          const uint32_t* w_tap = wt + ((ph.tap + i * h.tap_step) * p.kernel_w + pw.tap) * p.tap_pitch;
-          if (t.x_pixels) {
-            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, x_tap, w_tap, pw.count, sums);
-          } else {
-            add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, x_tap, w_tap, pw.count, sums);
-          }
+      for (int32_t i = 0; i < ph.count; ++i) {
+        const int32_t ih = jh + ph.top - i * h.input_step;
+        if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
+        uint32_t slot = static_cast<uint32_t>(ih);
+        p.ring.divide(slot);
+        const uint32_t* row_x = x + static_cast<int32_t>(slot) * t.row_pitch;
+        const uint32_t* row_w = wt + (ph.tap + i * h.tap_step) * p.kernel_w * p.tap_pitch;
+        if (t.x_pixels) {
+          add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, row_x, row_w, first, end, sums);
+        } else {
+          add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, row_x, row_w, first, end, sums);
         }
       }
       const int32_t next = 8 * w.stride * column_step;
@@ -508,25 +567,39 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
         const int32_t in_group = (tile + n) * 8 + 2 * l;
-        const Place* place = places + group * p.cout + in_group;  // of several groups, a block has all channels
+        const Place* place = unit_places + in_group;
+        const int32_t lane_first = lane_place + first_residue * column_step;
+        if (whole && t.y_pixels && (tile + n) * 8 + 8 <= channels) {
+          // All lanes have all outputs: no checks, and the phases are neighbours.
+          Scalar *to = stage + (place[0].at + lane_first), *second = stage + (place[1].at + lane_first);
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+#pragma unroll
+            for (int r = 0; r < most_residues; ++r) {
+              if (r >= residues) continue;
+              const float* v = &sums[r][n][m / 2][m % 2 * 2];
+              store_pair(to + r, second + r, v[0], v[1]);
+            }
+            to += next, second += next;
+          }
+          continue;
+        }
         const int32_t valid = channels - in_group;
         if (valid <= 0) continue;
-        Scalar* to = stage + (place[0].at + lane_place + residue * column_step);
-        Scalar* second = to + (valid > 1 ? place[1].at - place[0].at : 0);
-        const int32_t left = whole ? 16 * PixelTiles * w.stride : columns - (j + g) * w.stride - residue;
+        Scalar* to = stage + (place[0].at + lane_first);
+        const int32_t other = valid > 1 ? place[1].at - place[0].at : 0;
+        const int32_t left = columns - (j + g) * w.stride - first_residue;
         // A lane whose second channel does not exist writes the first one's value to its place last.
-        if (whole) {
 #pragma unroll
-          for (int m = 0; m < 2 * PixelTiles; ++m) {
-            const float* v = &sums[n][m / 2][m % 2 * 2];
-            store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
-          }
-        } else {
+        for (int m = 0; m < 2 * PixelTiles; ++m) {
 #pragma unroll
-          for (int m = 0; m < 2 * PixelTiles; ++m) {
-            const float* v = &sums[n][m / 2][m % 2 * 2];
-            if (left > 8 * m * w.stride) store_pair(to + m * next, second + m * next, v[0], valid > 1 ? v[1] : v[0]);
+          for (int r = 0; r < most_residues; ++r) {
+            const float* v = &sums[r][n][m / 2][m % 2 * 2];
+            if (r < residues && left > 8 * m * w.stride + r) {
+              store_pair(to + r * column_step, to + (r * column_step + other), v[0], valid > 1 ? v[1] : v[0]);
+            }
           }
+          to += next;
         }
       }
     }
@@ -544,7 +617,7 @@ CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, cons
     p.stride_h.divide(residue);
     if (p.h.phases.of[residue].count > 0) continue;
 #pragma unroll 1
-    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += compute_warps) {
+    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += warps) {
       const Place place = places[channel];
       Elements<Scalar, vector> value;
 #pragma unroll
@@ -577,14 +650,17 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
                               const Scalar* stage, Scalar* next_stage, bool bulk) {
   constexpr int32_t line = Element<Scalar>::line;
   const Tiling& t = p.t;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32) - compute_warps;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int32_t planes = t.y_pixels ? b.channels : 1;
   const int32_t unit = p.plane_step, row = p.w_axis.out * unit;
   const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * unit;
   const bool row_ends = s.last == b.last_column;
   const bool ends = row_ends && (t.strips > 1 || s.row + s.rows == b.last_row);
+  // A lane has a plane: their addresses are computed together, and one instruction stores them.
 #pragma unroll 1
-  for (int32_t plane = warp; plane < planes; plane += memory_warps) {
+  for (int32_t base = warp; base < planes; base += 32 * warps) {
+    const int32_t own = base + warps * lane;
+    const int32_t plane = smaller(own, planes - 1);
     const int32_t offset = offsets[plane];
     const int32_t from = offset + s.row * row + s.first * unit, to = from + length;
     // What the block writes of the stretch of outputs that this step is a part of.
@@ -597,34 +673,51 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
       if (b.strip_end < p.w_axis.out) run_last = (run_last + line - 1) & -line;
       run_last = smaller(run_last, row_start + row);
     }
-    const int32_t origin = from & -line;
-    const int32_t first = larger(origin, run_first), last = ends ? run_last : to & -line;
+    const int32_t origin = from & -line, carried = to & -line;
+    const int32_t first = larger(origin, run_first), last = ends ? run_last : carried;
+    const int32_t whole_first = smaller((first + line - 1) & -line, last);
+    const int32_t whole_last = larger(last & -line, whole_first);
+    const int32_t in_stage = plane * (t.y_pixels ? t.channel_pitch : 0) - origin;
     Scalar* global = y + plane * p.y_channel - offset;
-    const Scalar* staged = stage + plane * (t.y_pixels ? t.channel_pitch : 0) - origin;
-    if (first < last) {
-      const int32_t whole_first = (first + line - 1) & -line, whole_last = last & -line;
-      store_elements(global, staged, first, smaller(whole_first, last), lane);
-      if (whole_first < whole_last) {
-        if (bulk) {
-          if (lane == 0) {
-            device::bulk_store(global + whole_first, staged + whole_first,
-                               static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
-          }
-        } else {
-          constexpr int32_t vector = 16 / sizeof(Scalar);
+    if (bulk && own < planes && first < last && whole_first < whole_last) {
+      device::bulk_store(global + whole_first, stage + (in_stage + whole_first),
+                         static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
+    }
+    const int32_t here = smaller((planes - base + warps - 1) / warps, 32);
+    if (!ends) {
+      const int32_t carry_from = in_stage + carried, carry_count = to - carried;
+      const int32_t carry_to = plane * (t.y_pixels ? t.channel_pitch : 0);
 #pragma unroll 4
-          for (int32_t i = whole_first + lane * vector; i < whole_last; i += 32 * vector) {
-            *reinterpret_cast<uint4*>(global + i) = *reinterpret_cast<const uint4*>(staged + i);
-          }
+      for (int32_t i = 0; i < here; ++i) {
+        const Scalar* staged = stage + __shfl_sync(~0u, carry_from, i);
+        Scalar* next = next_stage + __shfl_sync(~0u, carry_to, i);
+        const int32_t count = __shfl_sync(~0u, carry_count, i);
+#pragma unroll
+        for (int32_t k = 0; k < line; k += 32) {
+          if (lane + k < count) next[lane + k] = staged[lane + k];
         }
       }
-      if (whole_last >= whole_first) store_elements(global, staged, whole_last, last, lane);
     }
-    if (!ends) {
-      const int32_t carried = to & -line;
-      Scalar* next = next_stage + plane * (t.y_pixels ? t.channel_pitch : 0);
+    // Lines that are not stored as a whole: where a block's outputs begin and end.
+    const bool parts = own < planes && first < last && (first < whole_first || whole_last < last);
+    unsigned pending = __ballot_sync(~0u, bulk ? parts : own < planes && first < last);
 #pragma unroll 1
-      for (int32_t i = carried + lane; i < to; i += 32) next[i - carried] = staged[i];
+    for (int32_t i = 0; pending != 0; ++i, pending >>= 1) {
+      if ((pending & 1) == 0) continue;
+      const int32_t i_first = __shfl_sync(~0u, first, i), i_whole_first = __shfl_sync(~0u, whole_first, i);
+      const int32_t i_last = __shfl_sync(~0u, last, i), i_whole_last = __shfl_sync(~0u, whole_last, i);
+      const Scalar* staged = stage + __shfl_sync(~0u, in_stage, i);
+      const int32_t i_plane = base + warps * i;
+      Scalar* i_global = y + i_plane * p.y_channel - __shfl_sync(~0u, offset, i);
+      store_elements(i_global, staged, i_first, i_whole_first, lane);
+      if (!bulk) {
+        constexpr int32_t vector = 16 / sizeof(Scalar);
+#pragma unroll 4
+        for (int32_t k = i_whole_first + lane * vector; k < i_whole_last; k += 32 * vector) {
+          *reinterpret_cast<uint4*>(i_global + k) = *reinterpret_cast<const uint4*>(staged + k);
+        }
+      }
+      store_elements(i_global, staged, i_whole_last, i_last, lane);
     }
   }
   if (bulk) {
@@ -634,11 +727,11 @@ CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, co
 
 template <class Scalar, int V>
 CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, Scalar* y, const Scalar* stage) {
-  const int32_t thread = static_cast<int32_t>(threadIdx.x) - 32 * compute_warps;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t columns = s.last - s.first, rest_vectors = b.channels / V;
   const uint32_t items = static_cast<uint32_t>(s.rows * columns) * p.store_vectors.divisor;
 #pragma unroll 4
-  for (uint32_t i = static_cast<uint32_t>(thread); i < items; i += 32 * memory_warps) {
+  for (uint32_t i = static_cast<uint32_t>(thread); i < items; i += 32 * warps) {
     uint32_t vector = i;
     const auto position = static_cast<int32_t>(p.store_vectors.divide(vector));
     if (static_cast<int32_t>(vector) >= rest_vectors) continue;
@@ -731,12 +824,16 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   static_assert(sizeof(Block) + 8 <= 64 && sizeof(Block) % 8 == 0, "see Tiling::table_bytes");
   Block* shared_block = reinterpret_cast<Block*>(stages + t.stages * t.stage_bytes);
   int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
-  int32_t* offsets = spoilt + 2;
+  int32_t* starts = reinterpret_cast<int32_t*>(reinterpret_cast<unsigned char*>(shared_block) + 64);
+  Step* steps = reinterpret_cast<Step*>(starts + most_stride + 4);  // of four in turn, which takes no registers
+  Entry* entries = reinterpret_cast<Entry*>(steps + 4);
+  int32_t* offsets = reinterpret_cast<int32_t*>(entries + p.kernel_w);
   float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
   Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
   const int thread = static_cast<int>(threadIdx.x);
 
   if (thread == 0) *shared_block = make_block(p, blockIdx.x);
+  if (thread == 32) list_entries(p, starts, entries);
   const auto n = static_cast<int64_t>(blockIdx.x / static_cast<uint32_t>(t.chunks * t.strips * t.channel_blocks));
   __syncthreads();
   const Block& b = *shared_block;
@@ -760,79 +857,57 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     bias[i] = 0;
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
+  if (thread == 0) steps[0] = first_step(p, b);
   __syncthreads();
-
-  Step now = first_step(p, b);
-  // Input rows below this one have been loaded, as far as they are needed.
-  int32_t loaded = larger(0, now.row / p.h.stride + p.h.phases.first);
+  // The input rows of a step are [rows_first, rows_end).
+  const auto rows_first = [&](const Step& s) { return larger(0, s.row / p.h.stride + p.h.phases.first); };
   const auto rows_end = [&](const Step& s) {
     return smaller(p.h.in, (s.row + s.rows - 1) / p.h.stride + p.h.phases.last + 1);
   };
-  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, now, offsets, bias, i);
+  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, steps[0], offsets, bias, i);
   bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
-  int32_t end = rows_end(now);
-  if (loaded < end) {
-    load_rows<Scalar, Strict>(p, b, x, ring, spoilt, loaded, end, thread, block);
-    loaded = end;
-  }
+  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, rows_first(steps[0]), rows_end(steps[0]), thread, block);
   if (bad) *spoilt = 1;
   __syncthreads();
 
   const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
   const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
-  if (thread < 32 * compute_warps) {
-    bool any_spoilt = false;
 #pragma unroll 1
-    for (int32_t i = 0, stage = 0; now.row < b.last_row; ++i, stage = stage_after(stage)) {
-      const Place* now_places = places + i % 2 * t.block_channels;
-      if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, now_places, stage_of(stage));
-      // What was loaded for this step; the other one is for the next step.
-      any_spoilt |= spoilt[i % 2] != 0;
-      if (any_spoilt) {
-        device::named_barrier(2, 32 * compute_warps);
-        repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
+  for (int32_t i = 0, stage = 0; steps[i % 4].row < b.last_row; ++i) {
+    const Step& now = steps[i % 4];
+    const Place* now_places = places + i % 2 * t.block_channels;
+    const Step next = step_after(p, b, now);
+    if (thread == 0) steps[(i + 1) % 4] = next;
+    if (next.row < b.last_row) {
+      for (int32_t c = thread; c < b.channels; c += block) {
+        places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
       }
-      device::fence_async_proxy();
-      device::named_barrier(1, block);
-      now = step_after(p, b, now);
+      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, larger(rows_first(next), rows_end(now)),
+                                rows_end(next), thread, block);
     }
-  } else {
-    Step before = now;
-    int32_t stage = 0, last_stage = 0;
-#pragma unroll 1
-    for (int32_t i = 0; now.row < b.last_row; ++i) {
-      if (i > 0) store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-      before = now;
-      now = step_after(p, b, now);
-      if (now.row < b.last_row) {
-        for (int32_t c = thread - 32 * compute_warps; c < b.channels; c += 32 * memory_warps) {
-          places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, now, offsets, bias, c);
-        }
-        loaded = larger(loaded, now.row / p.h.stride + p.h.phases.first);
-        end = rows_end(now);
-        if (loaded < end) {
-          load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, loaded, end, thread - 32 * compute_warps,
-                                    32 * memory_warps);
-          loaded = end;
-        }
-      }
-      // The next step's buffer is free.
-      if (bulk) {
-        if (t.stages == 3) {
-          device::bulk_wait_read<1>();
-        } else {
-          device::bulk_wait_read<0>();
-        }
-      }
-      device::fence_async_proxy();
-      device::named_barrier(1, block);
-      last_stage = stage;
-      stage = stage_after(stage);
+    if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
+    compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
+                                                               stage_of(stage));
+    // What was loaded for this step; the other one is for the next step.
+    if (spoilt[i % 2] != 0) {
+      spoilt[(i + 1) % 2] = 1;
+      __syncthreads();
+      repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
     }
-    store_step(p, b, before, offsets, y, stage_of(last_stage), stage_of(stage), bulk);
-    if (bulk) device::bulk_wait_read<0>();
+    // The next step's buffer is free.
+    if (bulk) {
+      if (t.stages == 3) {
+        device::bulk_wait_read<1>();
+      } else {
+        device::bulk_wait_read<0>();
+      }
+    }
+    device::fence_async_proxy();
+    __syncthreads();
+    store_step(p, b, now, offsets, y, stage_of(stage), stage_of(stage_after(stage)), bulk);
+    stage = stage_after(stage);
   }
+  if (bulk) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::grouped

@@ -17,8 +17,8 @@ cudaError_t launch_row(const Plan& plan, const Params& params, cudaStream_t stre
     return cudaErrorInvalidConfiguration;
   } else {
     if (plan.configuration != Row) return launch_row<Scalar, Strict, StepWords, Row + 1>(plan, params, stream);
-    const auto kernel =
-        grouped_kernel<Scalar, Strict, StepWords, configs[Row].tiles, pixel_tiles(configs[Row], Strict)>;
+    const auto kernel = grouped_kernel<Scalar, Strict, StepWords, configs[Row].tiles,
+                                       pixel_tiles(configs[Row], sizeof(Scalar), Strict)>;
     const auto bytes = static_cast<int>(params.t.shared_bytes);
     static Prepared prepared;
     const cudaError_t error = prepared.prepare(kernel);

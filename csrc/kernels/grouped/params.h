@@ -39,7 +39,7 @@ struct Params {
   int32_t units;                                  // of a whole step: the work of one warp at a time
   int32_t part_columns;                           // outputs of a row, of a step
   int32_t step_pitch, tap_pitch;                  // words between fragments of weights
-  int32_t w_tap_pitch, x_tap_pitch;               // from a tap of a phase to the next one
+  int32_t batch_residues;                         // phases of a row that are computed together
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
   Divisor store_vectors;                          // of the vectors of an output pixel
 };
@@ -106,10 +106,10 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
-  q.units = t.part_tiles * passes * t.rows * t.unit_residues;
-  q.part_columns = t.part_tiles * 16 * pixel_tiles(c, strict(p)) * q.w_axis.stride;
+  q.units = t.part_tiles * passes * t.rows * t.unit_batches;
+  q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
   q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
-  q.w_tap_pitch = q.w_axis.tap_step * q.tap_pitch, q.x_tap_pitch = q.w_axis.input_step * t.pixel_pitch;
+  q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
   q.load_vectors = Divisor(vectors);
   q.load_inner = Divisor(t.x_pixels ? ceil_div<int64_t>(t.input_columns, q.load_width) : t.block_groups * vectors);
