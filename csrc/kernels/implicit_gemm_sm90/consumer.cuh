@@ -33,14 +33,14 @@ struct Slab {
   int32_t image, row, column;  // of the first
   int32_t log_columns, count;
 
-  // From position `first` of a piece on.
-  CONVT_DEVICE Slab(const Params& p, const Place& at, int32_t piece, int32_t first, int32_t positions)
+  // From position `first` of a piece on, or of two that are side by side.
+  CONVT_DEVICE Slab(const Params& p, const Place& at, int32_t piece, int32_t first, int32_t positions, bool merged)
       : count(positions) {
     const PiecePlace place = piece_place(p, piece);
     const bool squares = p.piece_rows > 1;
     image = at.image + place.image, row = at.row + place.row, column = at.column + place.column;
-    log_columns = squares ? 3 : 30;
-    (squares ? row : column) += squares ? first / 8 : first;
+    log_columns = squares ? 3 + merged : 30;
+    (squares ? row : column) += squares ? first >> log_columns : first;
   }
 
   // The output of position `n`, of the first phase of `set`; false if there is none.
@@ -168,7 +168,7 @@ CONVT_DEVICE void correct_edges(const Params& p, const Place& at, const WarpPlac
     if (rank >= set.columns) return;
     const WarpChannels channels(p, at, w, block - rank * p.channel_blocks);
     const int32_t phase = column_phase_of(p, set, rank) - set.column_phase;
-    const Slab slab(p, at, w.group_n * config.pieces + piece, 0, config.width);
+    const Slab slab(p, at, w.group_n * config.pieces + piece, 0, config.width, false);
 #pragma unroll 1
     for (int32_t k = w.lane; k < 16 * config.width; k += 32) {
       const int32_t n = k >> 4, channel = k & 15;
@@ -192,8 +192,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const auto* const edges = reinterpret_cast<const uint32_t*>(shared + 16 * (patch_stages + weight_stages));
   const device::SharedAddress patches = device::shared_address(shared + p.patches_at);
   const device::SharedAddress weights = device::shared_address(shared + p.weights_at);
-  auto* const staged = reinterpret_cast<float*>(shared + p.sums_at) + thread / 32 * (blocks * 16 * slab_pitch);
   auto* const last_split = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages)) + patch_stages + 2;
+  const auto staged_by = [&](int32_t t) {
+    return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words);
+  };
   Ring<patch_stages> patch;
   Ring<weight_stages> ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
@@ -360,46 +362,71 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       if (!p.channels_innermost) {
         // Beyond the positions, for outputs that no tap reaches.
-        float* const to = staged + m * block_words + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
+        float* const to = staged_by(thread) + m * block_words + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
         *reinterpret_cast<float2*>(to) = make_float2(bias[0], bias[0]);
         *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(bias[1], bias[1]);
       }
     }
 
-    // A slab at a time through shared memory of the warp's own. One code for all: only what stages them differs.
-    constexpr int slabs = (width + slab - 1) / slab;
+    // A slab at a time through shared memory of the warp's own. One code writes all: only what stages them differs.
+    // Two pieces of 8 columns side by side are written as rows of 16.
+    const bool merged = pieces == 2 && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
+    constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
 #pragma unroll 1
-    for (int s = 0; s < pieces * slabs; ++s) {
-      const int32_t first = s % slabs * slab;
+    for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
       // Nothing that writing a slab computes is kept for the next one: registers are full of sums.
-      const WarpPlace now_w{w.group_m, w.group_n, w.warp, recomputed(w.lane)};
+      const int32_t now_thread = recomputed(thread);
+      const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
+      float* const staged = staged_by(now_thread);
       Place now_at = at;
       now_at.set = recomputed(at.set), now_at.channel_tile = recomputed(at.channel_tile);
-      const Slab now(p, at, w.group_n * pieces + s / slabs, first, smaller(slab, width - first));
-      const int32_t row_lane = now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2;
-      const int32_t pixel_lane = word_of(slot_of(now_w.lane % 4 * 2), now_w.lane / 4);
-      __syncwarp();
+      const int first = merged ? s * slab : s % slabs * slab;
+      const Slab now(p, at, w.group_n * pieces + (merged ? 0 : s / slabs), first,
+                     smaller(slab, (merged ? 2 * width : width) - first), merged);
+      const auto stage = [&](auto side_by_side, auto innermost) {
+        constexpr bool two = decltype(side_by_side)::value;
+        float* const to = staged + (innermost.value ? 0 : now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2);
+        const int32_t word = word_of(slot_of(now_w.lane % 4 * 2), now_w.lane / 4);
 #pragma unroll
-      for (int k = 0; k < pieces * slabs; ++k) {
-        if (s != k) continue;
+        for (int k = 0; k < (two ? merged_slabs : pieces * slabs); ++k) {
+          if (s != k) continue;
 #pragma unroll
-        for (int m = 0; m < blocks; ++m) {
+          for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-          for (int j = 0; j < slab / 8; ++j) {
-            const int group_of_8 = k % slabs * (slab / 8) + j;
-            if (group_of_8 >= width / 8) break;
-            const float* v = &sums[m][k / slabs][group_of_8 * 4];
-            if (p.channels_innermost) {
-              float* const to = staged + m * block_words + j * 128;
-              to[pixel_lane] = v[0], to[pixel_lane ^ 8] = v[2];
-              to[32 + (pixel_lane ^ 4)] = v[1], to[32 + (pixel_lane ^ 12)] = v[3];
-            } else {
-              float* const to = staged + m * block_words + row_lane + j * 8;
-              *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
-              *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(v[2], v[3]);
+            for (int j = 0; j < slab / 8; ++j) {
+              const int piece = two ? j % 2 : k / slabs;
+              const int group_of_8 = two ? k * (slab / 16) + j / 2 : k % slabs * (slab / 8) + j;
+              if (group_of_8 >= width / 8) break;
+              const float* v = &sums[m][piece][group_of_8 * 4];
+              if constexpr (decltype(innermost)::value) {
+                float* const block = to + m * block_words + j * 128;
+                block[word] = v[0], block[word ^ 8] = v[2];
+                block[32 + (word ^ 4)] = v[1], block[32 + (word ^ 12)] = v[3];
+              } else {
+                float* const block = to + m * block_words + j * 8;
+                *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
+                *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
+              }
             }
           }
         }
+      };
+      const auto stage_in_order = [&](auto side_by_side) {
+        if (p.channels_innermost) {
+          stage(side_by_side, std::true_type{});
+        } else {
+          stage(side_by_side, std::false_type{});
+        }
+      };
+      __syncwarp();
+      if constexpr (pieces == 2) {
+        if (merged) {
+          stage_in_order(std::true_type{});
+        } else {
+          stage_in_order(std::false_type{});
+        }
+      } else {
+        stage_in_order(std::false_type{});
       }
       __syncwarp();
       write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
