@@ -203,14 +203,11 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   Ring<weight_stages> ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
   device::SharedAddress piece_bytes[pieces];
-  const auto find_pieces = [&](int32_t group_n) {
 #pragma unroll
-    for (int i = 0; i < pieces; ++i) {
-      const PiecePlace at = piece_place(p, group_n * pieces + i);
-      piece_bytes[i] = static_cast<uint32_t>(16 * ((at.image * p.patch_rows + at.row) * p.patch_columns + at.column));
-    }
-  };
-  find_pieces(w.group_n);
+  for (int i = 0; i < pieces; ++i) {
+    const PiecePlace at = piece_place(p, w.group_n * pieces + i);
+    piece_bytes[i] = static_cast<uint32_t>(16 * ((at.image * p.patch_rows + at.row) * p.patch_columns + at.column));
+  }
   const uint32_t stride_bytes = p.piece_rows > 1 ? static_cast<uint32_t>(16 * p.patch_columns) : 128;
   const auto plane_bytes = static_cast<uint32_t>(p.patch_plane);
 
@@ -441,8 +438,6 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       __syncwarp();
       correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, recomputed(w.lane)});
     }
-    // Known again, so that they need no registers while sums are written.
-    find_pieces(recomputed(w.group_n));
   }
 }
 
