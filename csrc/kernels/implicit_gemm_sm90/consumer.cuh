@@ -373,7 +373,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 
     // A slab at a time through shared memory of the warp's own. One code writes all: only what stages them differs.
     // Two pieces of 8 columns side by side are written as rows of 16.
-    const bool merged = pieces == 2 && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
+    // (136 positions of the 16-bit types leave no registers for it.)
+    constexpr bool may_merge = pieces == 2 && (width <= 128 || sizeof(Scalar) == 4);
+    const bool merged = may_merge && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
     constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
 #pragma unroll 1
     for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
@@ -422,7 +424,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         }
       };
       __syncwarp();
-      if constexpr (pieces == 2) {
+      if constexpr (may_merge) {
         if (merged) {
           stage_in_order(std::true_type{});
         } else {
