@@ -80,6 +80,8 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
   constexpr Config config = configs[Row];
   const DeviceSet& set = p.sets[at.set];
   const int32_t first_block = w.group_m * config.m_blocks;
+  // What may be on its way in the registers that the sums leave.
+  constexpr int unrolled = config.accumulators() > 128 ? 1 : 2, words = 4 * unrolled;
 #pragma unroll 1
   for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
     // A set has as many phases as a warpgroup has blocks, at most: all phases of these channels are in one warpgroup.
@@ -91,15 +93,15 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
     if (!p.channels_innermost) {
       const Sums sums{block, slab_pitch, p.channel_blocks * block_words, implicit_gemm_sm90::slab, true};
       const int32_t vectors = slab.count * p.column_phases / Width;
-      write_rows<mode, Width, 8>(p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane,
-                                 [&](int32_t i, Outputs& o) {
-                                   auto phase = static_cast<uint32_t>(i * Width);
-                                   o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
-                                   o.phase = static_cast<int32_t>(phase), o.words = 0, o.image = slab.image;
-                                   const bool inside = slab.output(p, set, o.position, o.row, o.column);
-                                   o.column += o.phase;
-                                   return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
-                                 });
+      write_rows<mode, Width, words>(p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane,
+                                     [&](int32_t i, Outputs& o) {
+                                       auto phase = static_cast<uint32_t>(i * Width);
+                                       o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
+                                       o.phase = static_cast<int32_t>(phase), o.words = 0, o.image = slab.image;
+                                       const bool inside = slab.output(p, set, o.position, o.row, o.column);
+                                       o.column += o.phase;
+                                       return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
+                                     });
       continue;
     }
     constexpr int32_t vectors = 16 / Width, together = 32 / vectors;  // of a position; positions at once
@@ -121,7 +123,7 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
           }
         }
       }
-#pragma unroll 2
+#pragma unroll unrolled
       for (int32_t slot = first_slot; slot < slab.count; slot += together) {
         int32_t row, column;
         const bool inside = slab.output(p, set, slot_of(slot), row, column);
