@@ -7,10 +7,9 @@ namespace convt::implicit_gemm_sm80 {
 // Fragments of A: four words of a lane, as the instruction takes them.
 template <Mode mode>
 struct Fragments {
-  static constexpr int rows = 16, words = 128, parts = parts_of(mode);
-  CONVT_HOST_DEVICE static int32_t word(int32_t row, int32_t k) {
-    return (row % 8 * 4 + k / 2) * 4 + k % 2 * 2 + row / 8;
-  }
+  static constexpr int rows = 16, words = 128, parts = parts_of(mode), warps = 1;
+  CONVT_HOST_DEVICE static int32_t row(int32_t, int32_t lane, int32_t e) { return lane / 4 + e % 2 * 8; }
+  CONVT_HOST_DEVICE static int32_t k(int32_t, int32_t lane, int32_t e) { return lane % 4 * 2 + e / 2; }
 };
 
 // Where the sum of row `m` (phase, channel) at position `n` is.
