@@ -133,9 +133,9 @@ __device__ __noinline__ float exact_output(const CommonParams& p, int32_t group,
   return sum;
 }
 
-// Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp 512
-// in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or, in
-// channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
+// Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp
+// 512 in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or,
+// in channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
 // is, how many warps make it, and which row and word of it is word `e` of a lane.
 template <Mode mode, class Layout>
 __global__ void pack_kernel(const __grid_constant__ PackParams p) {

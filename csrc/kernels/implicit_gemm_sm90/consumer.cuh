@@ -149,8 +149,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const device::SharedAddress weights = device::shared_address(shared + p.weights_at);
   auto* const staged = reinterpret_cast<float*>(shared + p.sums_at) + thread / 32 * (blocks * 16 * slab_pitch);
   auto* const last_split = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages)) + patch_stages + 2;
-  Ring<patch_stages> patch;
-  Ring<weight_stages> ring;
+  Ring patch, ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
   device::SharedAddress piece_bytes[pieces];
 #pragma unroll
@@ -220,10 +219,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::wgmma_wait<1>();
         release();
         used_weights = ring.stage;
-        ring.advance();
+        ring.advance(weight_stages);
       }
       used_patch = patch.stage;
-      patch.advance();
+      patch.advance(p.stages);
     }
     device::wgmma_wait<0>();
     release();
