@@ -124,7 +124,9 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.counters = reinterpret_cast<uint32_t*>(memory);
   q.partials = reinterpret_cast<float*>(memory + workspace.partials);
   q.packed = memory + workspace.packed;
-  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.x_batch_stride = p.x_strides[0];
+  // Copies of nothing want aligned addresses, too.
+  q.x_channel_stride = p.in_channels > 1 ? p.x_strides[1] : 0;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.bias_stride = p.bias_stride;
   std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);

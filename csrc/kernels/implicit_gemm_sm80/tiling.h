@@ -38,10 +38,11 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   return patch;
 }
 
-// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then two stages of
-// the patch, and in their place, at the end, the sums.
+// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then stages of the
+// patch, and in their place, at the end, the sums. There are as many stages as the sums have room for.
 struct SharedLayout {
   int64_t pixels, stages, bytes;
+  int32_t patch_stages;
 };
 
 // Words between rows of the sums in shared memory: [row][position], or [position][row] if channels are innermost.
@@ -60,7 +61,9 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   SharedLayout s{};
   s.pixels = aligned(16 + int64_t{8} * steps);
   s.stages = aligned(s.pixels + int64_t{4} * quad * patch.quads);
-  s.bytes = s.stages + std::max(2 * patch.bytes, sums_bytes(config, channels_innermost(p)));
+  const int64_t sums = sums_bytes(config, channels_innermost(p));
+  s.patch_stages = static_cast<int32_t>(std::clamp<int64_t>(sums / patch.bytes, fewest_stages, most_stages));
+  s.bytes = s.stages + std::max(s.patch_stages * patch.bytes, sums);
   return s;
 }
 
