@@ -183,10 +183,16 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       used_weights = used_patch = -1;
     };
-    int32_t step = 0;
+    // A step is read while the one before it is issued.
+    static_assert(config.rows() <= 2, "fragments are counted without a loop");
+    const DeviceStep* const first_step = p.steps + set.first_step;
+    DeviceStep next = chunks.first < chunks.last ? first_step[0] : DeviceStep{};
+    int32_t step = 0, groups = 0, run = 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      const int32_t groups = groups_of(p, chunk);
-      const int32_t run = steps_of_stage<Row>(set, groups);
+      if (groups != groups_of(p, chunk)) {
+        groups = groups_of(p, chunk);
+        run = steps_of_stage<Row>(set, groups);
+      }
       device::mbarrier_wait(barriers.patch_full(patch.stage), patch.parity);
       if (chunk == chunks.first) edge = edges[patch.stage] != 0;
       device::SharedAddress from = patches + static_cast<uint32_t>(patch.stage * p.patch_bytes);
@@ -195,13 +201,15 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::SharedAddress fragment = weights + static_cast<uint32_t>(ring.stage * weight_stage_bytes);
 #pragma unroll 1
         for (int32_t s = smaller(left, run); s > 0; --s) {
-          const DeviceStep now = p.steps[set.first_step + step];
+          const DeviceStep now = next;
+          if (++step == set.steps) step = 0;
+          next = first_step[step];
 #pragma unroll
           for (int m = 0; m < blocks; ++m) {
             const int32_t block = w.group_m * blocks + m;
             if ((now.mask >> block & 1) == 0) continue;
             device::wgmma_fence();
-            const uint32_t before = static_cast<uint32_t>(__popc(now.mask & ((1u << block) - 1)));
+            const uint32_t before = now.mask & static_cast<uint32_t>(block);
             const auto a = device::matrix_descriptor(fragment + before * fragment_bytes, 1024, 128);
 #pragma unroll
             for (int i = 0; i < pieces; ++i) {
@@ -209,11 +217,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               device::wgmma<wgmma_type<mode>, width>(sums[m][i], a, b);
             }
           }
-          fragment += static_cast<uint32_t>(__popc(now.mask)) * fragment_bytes;
-          if (++step == set.steps) {
-            step = 0;
-            from += 2 * plane_bytes;
-          }
+          fragment += (now.mask - (now.mask >> 1)) * fragment_bytes;
+          if (step == 0) from += 2 * plane_bytes;
         }
         device::wgmma_commit();
         device::wgmma_wait<1>();

@@ -50,10 +50,12 @@ CONVT_DEVICE void copy_weights(const Params& p, device::SharedAddress shared, co
           static_cast<int64_t>(chunks.first) * p.groups_of_chunk) *
              set.fragments) *
             fragment_bytes;
-    int32_t step = 0;
+    int32_t step = 0, groups = 0, run = 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      const int32_t groups = groups_of(p, chunk);
-      const int32_t run = steps_of_stage<Row>(set, groups);
+      if (groups != groups_of(p, chunk)) {
+        groups = groups_of(p, chunk);
+        run = steps_of_stage<Row>(set, groups);
+      }
       for (int32_t left = set.steps * groups; left > 0; left -= run) {
         uint32_t fragments = 0;
         for (int32_t s = smaller(left, run); s > 0; --s) {
