@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../implicit_gemm/epilogue.cuh"
 #include "fill.cuh"
 
 namespace convt::implicit_gemm_sm80 {
@@ -20,118 +21,130 @@ CONVT_DEVICE int32_t sum_at(const Params& p, int32_t m, int32_t n) {
   return m * sums_pitch(c, false) + m / (16 * p.channel_blocks) * p.skew + n;
 }
 
-// A vector of Width outputs: four-byte reads of shared memory suit any tile, wider ones those whose sums are adjacent.
-template <int Width>
-CONVT_DEVICE void read_sums(const float* from, bool adjacent, float* to) {
-  if constexpr (Width % 4 == 0) {
-    if (adjacent) {
-#pragma unroll
-      for (int e = 0; e < Width; e += 4) {
-        const float4 v = *reinterpret_cast<const float4*>(from + e);
-        to[e] = v.x, to[e + 1] = v.y, to[e + 2] = v.z, to[e + 3] = v.w;
-      }
-      return;
-    }
+// The bias of row `m` of the sums.
+template <Mode mode>
+CONVT_DEVICE float bias_of_row(const Params& p, const Place& at, int32_t m) {
+  using Scalar = typename Traits<mode>::Scalar;
+  const int32_t padded = 16 * p.channel_blocks, channel = at.channel_tile * padded + m % padded;
+  float b = 0;
+  if (p.bias != nullptr && channel < p.out_channels) {
+    load<1>(static_cast<const Scalar*>(p.bias) +
+                (static_cast<int64_t>(at.group) * p.out_channels + channel) * p.bias_stride,
+            &b);
   }
-#pragma unroll
-  for (int e = 0; e < Width; ++e) to[e] = from[e];
+  return b;
 }
 
-// The tile's sums, plus the bias, to y in the order of memory.
+// The tile's sums, the bias added, to y in the order of memory.
 template <Mode mode, int Row, int Width>
-CONVT_DEVICE void write_tile(const Params& p, const Place& at, const float* sums, bool edge) {
+CONVT_DEVICE void write_tile(const Params& p, const Place& at, const float* sums) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   const DeviceSet& set = p.sets[at.set];
   const int32_t padded = 16 * p.channel_blocks;
   const int32_t first_channel = at.channel_tile * padded;
   const int32_t channels = smaller<int32_t>(padded, p.out_channels - first_channel);
+  const int64_t group_channel = static_cast<int64_t>(at.group) * p.out_channels + first_channel;
   const int32_t rows = p.tile_images * p.tile_rows * p.row_phases;
-  const auto vectors = static_cast<int32_t>(p.by_vectors.divisor);
-  const int32_t lanes = p.channels_innermost ? p.tile_columns * p.column_phases : channels;
-  const Scalar* bias = static_cast<const Scalar*>(p.bias);
-  const auto bias_of = [&](int32_t channel) {
-    float b = 0;
-    if (bias != nullptr)
-      load<1>(bias + (static_cast<int64_t>(at.group) * p.out_channels + channel) * p.bias_stride, &b);
-    return b;
-  };
-  // Items in the order of memory, as far as it goes: (row, column, channel) or (channel, row, column).
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < rows * lanes * vectors; i += config.threads()) {
-    auto vector = static_cast<uint32_t>(i);
-    const auto outer = static_cast<int32_t>(p.by_vectors.divide(vector));
-    int32_t channel, row, element;
-    if (p.channels_innermost) {
-      row = outer / lanes, element = outer - row * lanes, channel = static_cast<int32_t>(vector) * Width;
-      if (channel >= channels) continue;
-    } else {
-      channel = outer / rows, row = outer - channel * rows, element = static_cast<int32_t>(vector) * Width;
-    }
-    auto position_row = static_cast<uint32_t>(row);
-    const uint32_t row_and_phase = p.by_row_phases.divide(position_row);
-    const int32_t row_phase = set.row_phase + static_cast<int32_t>(position_row);
-    uint32_t tile_row = row_and_phase;
-    const int32_t image = at.image + static_cast<int32_t>(p.by_tile_rows.divide(tile_row));
-    const int32_t out_row = (at.row + static_cast<int32_t>(tile_row)) * p.h.stride + row_phase;
-    if (row_phase >= p.h.stride || out_row >= p.h.out || image >= p.batch) continue;
-    const int32_t first_position = static_cast<int32_t>(row_and_phase) * p.tile_columns;
-    const int32_t row_rank = p.row_rank[row_phase];
-
-    // The output column of an element, and where its sum is: -1 if no tap reaches it, -2 if there is no such output.
-    const auto place = [&](int32_t e, int32_t& column) {
-      auto phase = static_cast<uint32_t>(e);
+  const auto vectors = static_cast<int32_t>(p.by_vectors.divisor);  // of a row, or of a pixel
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (!p.channels_innermost) {
+    constexpr int32_t warps = config.threads() / 32;
+    const int32_t phase_words = padded * sums_pitch(config, false) + p.skew, all = rows * vectors;
+    Sums of_channels{sums, sums_pitch(config, false), phase_words, config.columns(), p.tile_columns % 4 == 0};
+    const auto locate = [&](int32_t i, Outputs& o) {
+      auto vector = static_cast<uint32_t>(i);
+      auto row_phase = p.by_vectors.divide(vector);
+      const uint32_t position_row = p.by_row_phases.divide(row_phase);
+      uint32_t tile_row = position_row, phase = vector * Width;
+      o.image = at.image + static_cast<int32_t>(p.by_tile_rows.divide(tile_row));
       const auto v = static_cast<int32_t>(p.by_column_phases.divide(phase));
-      const int32_t column_phase = set.column_phase + static_cast<int32_t>(phase);
-      column = (at.column + v) * p.v.stride + column_phase;
-      if (column_phase >= p.v.stride || v >= p.tile_columns || column >= p.v.out) return -2;
-      const int32_t rank = p.column_rank[column_phase];
-      if (row_rank < 0 || rank < 0) return -1;
-      return sum_at<Row>(p, (row_rank * set.columns + rank) * padded + channel, first_position + v);
+      o.phase = static_cast<int32_t>(phase);
+      const int32_t out_phase = set.row_phase + static_cast<int32_t>(row_phase);
+      o.row = (at.row + static_cast<int32_t>(tile_row)) * p.h.stride + out_phase;
+      o.column = (at.column + v) * p.v.stride + set.column_phase + o.phase;
+      o.position = static_cast<int32_t>(position_row) * p.tile_columns + v;
+      if (out_phase >= p.h.stride || o.row >= p.h.out || o.image >= p.batch) return false;
+      if (set.column_phase + o.phase >= p.v.stride || v >= p.tile_columns || o.column >= p.v.out) return false;
+      o.words = p.row_rank[out_phase] * set.columns * phase_words;
+      return true;
     };
+    // Warps share the vectors of a channel, or else the channels.
+    int32_t first = thread / 32 * 32, step = config.threads(), share = channels, first_of_warp = 0;
+    if (all < config.threads()) {
+      share = ceil_div(channels, warps), first_of_warp = thread / 32 * share;
+      first = 0, step = 32;
+    }
+    of_channels.words += first_of_warp * of_channels.pitch;
+    write_rows<mode, Width, 16>(p, set, of_channels, group_channel + first_of_warp,
+                                smaller(share, channels - first_of_warp), first, step, all, thread % 32, locate);
+    return;
+  }
+  const int32_t all = rows * p.tile_columns * p.column_phases * vectors;
+  for (int32_t i = thread; i < all; i += config.threads()) {
+    auto vector = static_cast<uint32_t>(i);
+    uint32_t phase = p.by_vectors.divide(vector);
+    uint32_t v = p.by_column_phases.divide(phase);
+    uint32_t row_phase = p.by_tile_columns.divide(v);
+    const uint32_t position_row = p.by_row_phases.divide(row_phase);
+    uint32_t tile_row = position_row;
+    const int32_t image = at.image + static_cast<int32_t>(p.by_tile_rows.divide(tile_row));
+    const int32_t channel = static_cast<int32_t>(vector) * Width;
+    const int32_t out_phase = set.row_phase + static_cast<int32_t>(row_phase);
+    const int32_t out_column_phase = set.column_phase + static_cast<int32_t>(phase);
+    const int32_t row = (at.row + static_cast<int32_t>(tile_row)) * p.h.stride + out_phase;
+    const int32_t column = (at.column + static_cast<int32_t>(v)) * p.v.stride + out_column_phase;
+    if (out_phase >= p.h.stride || row >= p.h.out || image >= p.batch) continue;
+    if (out_column_phase >= p.v.stride || column >= p.v.out || channel >= channels) continue;
+    const int32_t row_rank = p.row_rank[out_phase], rank = p.column_rank[out_column_phase];
     float values[Width];
-    int32_t out_column;
-    const int32_t from = place(element, out_column);
-    if (from == -2) continue;
-    if (p.channels_innermost) {
-      if (from >= 0) {
-        read_sums<Width>(sums + from, true, values);
-      } else {
-#pragma unroll
-        for (int e = 0; e < Width; ++e) values[e] = 0;
-      }
-    } else if (p.v.stride == 1 && from >= 0) {
-      read_sums<Width>(sums + from, p.tile_columns % 4 == 0, values);
+    if (row_rank >= 0 && rank >= 0) {
+      read_words<Width, true>(
+          sums + sum_at<Row>(p, (row_rank * set.columns + rank) * padded + channel,
+                             static_cast<int32_t>(position_row) * p.tile_columns + static_cast<int32_t>(v)),
+          values);
     } else {
-      values[0] = from >= 0 ? sums[from] : 0;
 #pragma unroll
-      for (int e = 1; e < Width; ++e) {
-        int32_t ignored;
-        const int32_t next = place(element + e, ignored);
-        values[e] = next >= 0 ? sums[next] : 0;
-      }
+      for (int e = 0; e < Width; ++e) values[e] = bias_of_row<mode>(p, at, channel + e);
     }
-    const float b = bias_of(first_channel + channel);
-#pragma unroll
-    for (int e = 0; e < Width; ++e) {
-      const int32_t c = first_channel + channel + (p.channels_innermost ? e : 0);
-      if ((edge || mode == Mode::ieee) && values[e] != values[e]) {
-        values[e] = exact_output<mode>(p, at.group, image, c, out_row, out_column + (p.channels_innermost ? 0 : e));
-      }
-      values[e] += p.channels_innermost ? bias_of(c) : b;
-    }
-    Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
-                (static_cast<int64_t>(at.group) * p.out_channels + first_channel + channel) * p.y_channel_stride +
-                static_cast<int64_t>(out_row) * p.y_row_stride + static_cast<int64_t>(out_column) * p.y_column_stride;
-    store<Width>(y, values);
+    store<Width>(static_cast<Scalar*>(p.y) + image * p.y_batch_stride + (group_channel + channel) * p.y_channel_stride +
+                     static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride,
+                 values);
+  }
+}
+
+// Computes those outputs of the tile again that are NaN, as all its threads have written them.
+template <Mode mode, int Row>
+CONVT_DEVICE void correct_edges(const Params& p, const Place& at) {
+  constexpr Config config = configs[Row];
+  const DeviceSet& set = p.sets[at.set];
+  const int32_t padded = 16 * p.channel_blocks;
+  if (set.columns == 0) return;
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < 16 * config.rows() * p.positions; i += config.threads()) {
+    const int32_t m = i / p.positions, n = i - m * p.positions, phase = m / padded;
+    const int32_t channel = at.channel_tile * padded + m - phase * padded;
+    const int32_t row_rank = phase / set.columns, rank = phase - row_rank * set.columns;
+    int32_t row_phase = set.row_phase;
+    const int32_t end = smaller(set.row_phase + p.row_phases, p.h.stride);
+    while (row_phase < end && p.row_rank[row_phase] != row_rank) ++row_phase;
+    if (row_phase == end || channel >= p.out_channels) continue;
+    auto v = static_cast<uint32_t>(n);
+    uint32_t tile_row = p.by_tile_columns.divide(v);
+    const int32_t image = at.image + static_cast<int32_t>(p.by_tile_rows.divide(tile_row));
+    const int32_t row = (at.row + static_cast<int32_t>(tile_row)) * p.h.stride + row_phase;
+    const int32_t column = (at.column + static_cast<int32_t>(v)) * p.v.stride + column_phase_of(p, set, rank);
+    if (row >= p.h.out || column >= p.v.out || image >= p.batch) continue;
+    correct_output<mode>(p, at.group, image, channel, row, column);
   }
 }
 
 template <Mode mode, int Row, int Width>
-CONVT_DEVICE void write_tile_at_width(const Params& p, const Place& at, const float* sums, bool edge) {
+CONVT_DEVICE void write_tile_at_width(const Params& p, const Place& at, const float* sums) {
   if constexpr (Width > 1) {
-    if (p.store_width < Width) return write_tile_at_width<mode, Row, Width / 2>(p, at, sums, edge);
+    if (p.store_width < Width) return write_tile_at_width<mode, Row, Width / 2>(p, at, sums);
   }
-  write_tile<mode, Row, Width>(p, at, sums, edge);
+  write_tile<mode, Row, Width>(p, at, sums);
 }
 
 template <Mode mode>
@@ -154,7 +167,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   static_assert(fits_registers(config, mode));
 
   unsigned char* const shared = device::dynamic_shared_memory();
-  auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split
+  auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split;
+                                                            // a sum may be NaN
   auto* const steps = reinterpret_cast<uint2*>(shared + 16);
   auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -163,7 +177,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   const Place at = place_of(p, blockIdx.x);
   const DeviceSet set = p.sets[at.set];
 
-  if (thread == 0) flags[0] = 0;
+  if (thread == 0) flags[0] = flags[2] = 0;
   for (int32_t s = thread; s < set.steps; s += threads) {
     const DeviceStep step = p.steps[set.first_step + s];
     steps[s] = make_uint2(step.offset, step.mask);
@@ -336,14 +350,24 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     device::wait_for_previous_kernel();
   }
 
-  // All sums to shared memory, where the patches were.
+  // All sums to shared memory, where the patches were. Those of one split get their bias on the way.
   auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
+  const bool edge = flags[0] != 0 || mode == Mode::ieee;
+  float zero = 0;  // or NaN, if a sum is not finite
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
+    const int32_t row = (warp_m * blocks + m) * 16 + lane / 4;
+    float bias[2] = {};
+    if (p.splits == 1) bias[0] = bias_of_row<mode>(p, at, row), bias[1] = bias_of_row<mode>(p, at, row + 8);
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
-      const int32_t row = (warp_m * blocks + m) * 16 + lane / 4, column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      const auto& v = sums[m][n];
+      const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
+      float(&v)[4] = sums[m][n];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (edge) zero = fmaf(v[e], 0.0f, zero);
+        v[e] += bias[e / 2];
+      }
 #pragma unroll
       for (int e = 0; e < 4; e += 2) {
         const int32_t to = sum_at<Row>(p, row + e / 2 * 8, column);
@@ -355,6 +379,13 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       }
     }
   }
+  if (!p.channels_innermost) {
+    // Beyond the positions, for outputs that no tap reaches.
+    for (int32_t i = thread; i < 16 * p.channel_blocks * 8; i += threads) {
+      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] = bias_of_row<mode>(p, at, i / 8);
+    }
+  }
+  if (edge && zero != zero) flags[2] = 1;
   __syncthreads();
 
   if (p.splits > 1) {
@@ -376,11 +407,17 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     for (int32_t i = thread; i < elements; i += threads) {
       float sum = 0;
       for (int32_t k = 0; k < p.splits; ++k) sum += __ldcg(partials + static_cast<int64_t>(k) * elements + i);
-      tile[sum_at<Row>(p, i / config.columns(), i % config.columns())] = sum;
+      if (edge && sum != sum) flags[2] = 1;
+      tile[sum_at<Row>(p, i / config.columns(), i % config.columns())] =
+          sum + bias_of_row<mode>(p, at, i / config.columns());
     }
     __syncthreads();
   }
-  write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile, flags[0] != 0);
+  write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);
+  if (flags[2] != 0) {
+    __syncthreads();
+    correct_edges<mode, Row>(p, at);
+  }
 }
 
 }  // namespace convt::implicit_gemm_sm80

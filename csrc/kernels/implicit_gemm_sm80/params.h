@@ -44,7 +44,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
   int32_t columns = 1;
   for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);
-  q.skew = columns == 1 ? 0 : columns == 2 ? 16 : 8;
+  q.skew = columns == 1 ? 0 : 32 / columns / 2 * 2;
 
   q.by_items = Divisor(q.fill == Fill::channels ? patch.pixels : patch.quads);
   q.by_tile_columns = Divisor(tile.columns), q.by_tile_rows = Divisor(tile.rows);

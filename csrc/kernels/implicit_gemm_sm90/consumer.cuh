@@ -1,6 +1,7 @@
 // The consumers: two warpgroups multiply, and write their sums.
 #pragma once
 
+#include "../implicit_gemm/epilogue.cuh"
 #include "producer.cuh"
 
 namespace convt::implicit_gemm_sm90 {
@@ -27,111 +28,155 @@ CONVT_DEVICE PiecePlace piece_place(const Params& p, int32_t piece) {
           static_cast<int32_t>(column) * p.piece_columns};
 }
 
-// Writes what a warp has staged of a slab: 16 rows of each of its blocks at `count` positions, from position `first` of
-// a piece on.
+// Positions that a warp has staged, as rows of 1 << log_columns of them.
+struct Slab {
+  int32_t image, row, column;  // of the first
+  int32_t log_columns, count;
+
+  // From position `first` of a piece on, or of two that are side by side.
+  CONVT_DEVICE Slab(const Params& p, const Place& at, int32_t piece, int32_t first, int32_t positions, bool merged)
+      : count(positions) {
+    const PiecePlace place = piece_place(p, piece);
+    const bool squares = p.piece_rows > 1;
+    image = at.image + place.image, row = at.row + place.row, column = at.column + place.column;
+    log_columns = squares ? 3 + merged : 30;
+    (squares ? row : column) += squares ? first >> log_columns : first;
+  }
+
+  // The output of position `n`, of the first phase of `set`; false if there is none.
+  CONVT_DEVICE bool output(const Params& p, const DeviceSet& set, int32_t n, int32_t& out_row,
+                           int32_t& out_column) const {
+    out_row = (row + (n >> log_columns)) * p.h.stride + set.row_phase;
+    out_column = (column + (n & ((1 << log_columns) - 1))) * p.v.stride + set.column_phase;
+    return out_row < p.h.out && out_column < p.v.out && image < p.batch;
+  }
+};
+
+// Where channels are innermost, a block's sums are [position][16 channels], in an order that has no bank conflicts
+// when fragments are written (8 channels of 4 positions) and when vectors are read: neighbouring slots are positions
+// 2 apart, and a position's 4 groups of channels change places.
+CONVT_DEVICE int32_t slot_of(int32_t n) { return (n & ~3) | (n & 1) << 1 | (n >> 1 & 1); }
+CONVT_DEVICE int32_t word_of(int32_t slot, int32_t channel) {
+  return slot * 16 + (channel ^ ((slot >> 2 & 1) * 8 + (slot >> 1 & 1) * 4));
+}
+
+// The words of a warp's sums: of blocks, then of channels or of positions.
+inline constexpr int32_t block_words = 16 * slab_pitch;
+
+// The channels of a block of rows, as a warp has them.
+struct WarpChannels {
+  int32_t first, count;  // of the group
+
+  CONVT_DEVICE WarpChannels(const Params& p, const Place& at, const WarpPlace& w, int32_t channel_block)
+      : first((at.channel_tile * p.channel_blocks + channel_block) * 64 + w.warp * 16),
+        count(smaller<int32_t>(16, p.out_channels - first)) {}
+};
+
+// A warp's 16 channels of each of its blocks at the positions of a slab, to y.
 template <Mode mode, int Row, int Width>
-CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& w, const PiecePlace& piece,
-                             int32_t first, int32_t count, const float* staged, bool edge) {
+CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                             const float* staged) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   const DeviceSet& set = p.sets[at.set];
-  const Scalar* bias = static_cast<const Scalar*>(p.bias);
-  const int32_t row_rank = p.row_rank[set.row_phase];
   const int32_t first_block = w.group_m * config.m_blocks;
-  // Positions of a run lie in one row.
-  const bool squares = p.piece_rows > 1;
-  const int32_t run_columns = squares ? 8 : count;
-  const int32_t runs = squares ? count / 8 : 1;
-  const int32_t elements = run_columns * p.column_phases;  // outputs of a run
 #pragma unroll 1
   for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
     // A set has as many phases as a warpgroup has blocks, at most: all phases of these channels are in one warpgroup.
     if (cb < first_block || cb >= first_block + config.m_blocks) continue;
-    const int32_t first_channel = (at.channel_tile * p.channel_blocks + cb) * 64 + w.warp * 16;
-    const int32_t channels = smaller<int32_t>(16, p.out_channels - first_channel);
-    if (channels <= 0) continue;
-    const int32_t vectors = p.channels_innermost ? 16 / Width : elements / Width;
-    const int32_t items = p.channels_innermost ? count * p.column_phases * vectors : channels * runs * vectors;
-    for (int32_t i = w.lane; i < items; i += 32) {
-      int32_t channel, run, element;
-      const int32_t outer = i / vectors, vector = i - outer * vectors;
-      if (p.channels_innermost) {
-        channel = vector * Width;
-        run = outer / elements, element = outer - run * elements;
-        if (channel >= channels) continue;
-      } else {
-        element = vector * Width;
-        channel = outer / runs, run = outer - channel * runs;
-      }
-      const int32_t position = first + run * run_columns;  // of the run's first, in the piece
-      const int32_t row = at.row + piece.row + (squares ? position / 8 : 0);
-      const int32_t out_row = row * p.h.stride + set.row_phase;
-      const int32_t image = at.image + piece.image;
-      const int32_t first_column = at.column + piece.column + (squares ? 0 : position);
-      if (out_row >= p.h.out || image >= p.batch) continue;
-      // The output column of an element and its sum among the staged: -1 if no tap reaches it, -2 if there is no such
-      // output.
-      const auto place = [&](int32_t e, int32_t& column) {
-        auto phase = static_cast<uint32_t>(e);
-        const auto v = static_cast<int32_t>(p.by_column_phases.divide(phase));
-        const int32_t column_phase = set.column_phase + static_cast<int32_t>(phase);
-        column = (first_column + v) * p.v.stride + column_phase;
-        if (column_phase >= p.v.stride || column >= p.v.out) return -2;
-        const int32_t rank = p.column_rank[column_phase];
-        if (row_rank < 0 || rank < 0) return -1;
-        const int32_t block = rank * p.channel_blocks + cb - first_block;
-        return (block * 16 + channel) * slab_pitch + run * run_columns + v;
-      };
-      int32_t out_column;
-      const int32_t from = place(element, out_column);
-      if (from == -2) continue;
-      float values[Width];
-      values[0] = from >= 0 ? staged[from] : 0;
-      if (p.channels_innermost) {
+    const WarpChannels channels(p, at, w, cb);
+    if (channels.count <= 0) continue;
+    const int64_t group_channel = static_cast<int64_t>(at.group) * p.out_channels + channels.first;
+    const float* const block = staged + (cb - first_block) * block_words;
+    if (!p.channels_innermost) {
+      const Sums sums{block, slab_pitch, p.channel_blocks * block_words, implicit_gemm_sm90::slab, true};
+      const int32_t vectors = slab.count * p.column_phases / Width;
+      write_rows<mode, Width, 8>(p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane,
+                                 [&](int32_t i, Outputs& o) {
+                                   auto phase = static_cast<uint32_t>(i * Width);
+                                   o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
+                                   o.phase = static_cast<int32_t>(phase), o.words = 0, o.image = slab.image;
+                                   const bool inside = slab.output(p, set, o.position, o.row, o.column);
+                                   o.column += o.phase;
+                                   return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
+                                 });
+      continue;
+    }
+    constexpr int32_t vectors = 16 / Width, together = 32 / vectors;  // of a position; positions at once
+    const int32_t channel = w.lane % vectors * Width, first_slot = w.lane / vectors;
+    if (channel >= channels.count) continue;
+    Scalar* const y =
+        static_cast<Scalar*>(p.y) + slab.image * p.y_batch_stride + (group_channel + channel) * p.y_channel_stride;
+#pragma unroll 1
+    for (int32_t phase = 0; phase < p.column_phases && set.column_phase + phase < p.v.stride; ++phase) {
+      const int32_t rank = p.column_rank[set.column_phase + phase];
+      const float* const sums = block + rank * p.channel_blocks * block_words;
+      float v[Width];
+      if (rank < 0) {
 #pragma unroll
-        for (int e = 1; e < Width; ++e) values[e] = from >= 0 ? staged[from + e * slab_pitch] : 0;
-      } else if (Width % 4 == 0 && p.column_phases == 1 && from >= 0) {
-#pragma unroll
-        for (int e = 0; e < Width / 4 * 4; e += 4) {
-          const float4 v = *reinterpret_cast<const float4*>(staged + from + e);
-          values[e] = v.x, values[e + 1] = v.y, values[e + 2] = v.z, values[e + 3] = v.w;
-        }
-      } else {
-#pragma unroll
-        for (int e = 1; e < Width; ++e) {
-          int32_t ignored;
-          const int32_t next = place(element + e, ignored);
-          values[e] = next >= 0 ? staged[next] : 0;
+        for (int e = 0; e < Width; ++e) {
+          v[e] = 0;
+          if (p.bias != nullptr) {
+            load<1>(static_cast<const Scalar*>(p.bias) + (group_channel + channel + e) * p.bias_stride, &v[e]);
+          }
         }
       }
-      const int64_t group_channel = static_cast<int64_t>(at.group) * p.out_channels + first_channel + channel;
-      float b = 0;
-      if (bias != nullptr) load<1>(bias + group_channel * p.bias_stride, &b);
-#pragma unroll
-      for (int e = 0; e < Width; ++e) {
-        if (edge && values[e] != values[e]) {
-          values[e] = exact_output<mode>(p, at.group, image, first_channel + channel + (p.channels_innermost ? e : 0),
-                                         out_row, out_column + (p.channels_innermost ? 0 : e));
+#pragma unroll 2
+      for (int32_t slot = first_slot; slot < slab.count; slot += together) {
+        int32_t row, column;
+        const bool inside = slab.output(p, set, slot_of(slot), row, column);
+        column += phase;
+        if (rank >= 0) {
+          // The order within eight slots is that of the first.
+          if constexpr (together % 8 == 0) {
+            read_words<4, true>(sums + word_of(first_slot, channel) + (slot - first_slot) * 16, v);
+            if constexpr (Width == 8) {
+              read_words<4, true>(sums + word_of(first_slot, channel + 4) + (slot - first_slot) * 16, v + 4);
+            }
+          } else {
+            read_words<Width, true>(sums + word_of(slot, channel), v);
+          }
         }
-        if (p.channels_innermost && e > 0 && bias != nullptr) load<1>(bias + (group_channel + e) * p.bias_stride, &b);
-        values[e] += b;
+        if (inside && column < p.v.out) {
+          store<Width>(
+              y + static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride, v);
+        }
       }
-      Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + group_channel * p.y_channel_stride +
-                  static_cast<int64_t>(out_row) * p.y_row_stride + static_cast<int64_t>(out_column) * p.y_column_stride;
-      store<Width>(y, values);
     }
   }
 }
 
 template <Mode mode, int Row, int Width>
-CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const WarpPlace& w, const PiecePlace& piece,
-                                      int32_t first, int32_t count, const float* staged, bool edge) {
+CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                                      const float* staged) {
   if constexpr (Width > 1) {
-    if (p.store_width < Width) {
-      return write_slab_at_width<mode, Row, Width / 2>(p, at, w, piece, first, count, staged, edge);
+    if (p.store_width < Width) return write_slab_at_width<mode, Row, Width / 2>(p, at, w, slab, staged);
+  }
+  write_slab<mode, Row, Width>(p, at, w, slab, staged);
+}
+
+// Computes those of a warp's outputs again that are NaN. They are read from y, where the warp has written them: this
+// needs no sums.
+template <Mode mode, int Row>
+CONVT_DEVICE void correct_edges(const Params& p, const Place& at, const WarpPlace& w) {
+  constexpr Config config = configs[Row];
+  const DeviceSet& set = p.sets[at.set];
+#pragma unroll 1
+  for (int32_t i = 0; i < config.m_blocks * config.pieces; ++i) {
+    const int32_t m = i / config.pieces, piece = i - m * config.pieces;
+    const int32_t block = w.group_m * config.m_blocks + m, rank = block / p.channel_blocks;
+    if (rank >= set.columns) return;
+    const WarpChannels channels(p, at, w, block - rank * p.channel_blocks);
+    const int32_t phase = column_phase_of(p, set, rank) - set.column_phase;
+    const Slab slab(p, at, w.group_n * config.pieces + piece, 0, config.width, false);
+#pragma unroll 1
+    for (int32_t k = w.lane; k < 16 * config.width; k += 32) {
+      const int32_t n = k >> 4, channel = k & 15;
+      int32_t row, column;
+      if (channel >= channels.count || !slab.output(p, set, n, row, column) || column + phase >= p.v.out) continue;
+      correct_output<mode>(p, at.group, slab.image, channels.first + channel, row, column + phase);
     }
   }
-  write_slab<mode, Row, Width>(p, at, w, piece, first, count, staged, edge);
 }
 
 template <Mode mode, int Row>
@@ -147,8 +192,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const auto* const edges = reinterpret_cast<const uint32_t*>(shared + 16 * (patch_stages + weight_stages));
   const device::SharedAddress patches = device::shared_address(shared + p.patches_at);
   const device::SharedAddress weights = device::shared_address(shared + p.weights_at);
-  auto* const staged = reinterpret_cast<float*>(shared + p.sums_at) + thread / 32 * (blocks * 16 * slab_pitch);
   auto* const last_split = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages)) + patch_stages + 2;
+  const auto staged_by = [&](int32_t t) {
+    return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words);
+  };
   Ring patch, ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
   device::SharedAddress piece_bytes[pieces];
@@ -283,28 +330,114 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
 
-    // A slab at a time through shared memory of the warp's own.
+    // Sums that are infinite make it search, but no more than that.
+    if (edge) {
+      float zeros[4] = {};
 #pragma unroll
-    for (int i = 0; i < pieces; ++i) {
-      const PiecePlace piece = piece_place(p, w.group_n * pieces + i);
+      for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-      for (int first = 0; first < width; first += slab) {
-        __syncwarp();
+        for (int i = 0; i < pieces; ++i) {
 #pragma unroll
-        for (int m = 0; m < blocks; ++m) {
+          for (int e = 0; e < width / 2; ++e) zeros[e % 4] = fmaf(sums[m][i][e], 0.0f, zeros[e % 4]);
+        }
+      }
+      const float zero = zeros[0] + zeros[1] + zeros[2] + zeros[3];
+      edge = __any_sync(0xffffffffu, zero != zero) != 0;
+    }
+    __syncwarp();
 #pragma unroll
-          for (int j = 0; j < slab / 8; ++j) {
-            if (first / 8 + j >= width / 8) break;
-            const float* v = &sums[m][i][(first / 8 + j) * 4];
-            float* to = staged + (m * 16 + w.lane / 4) * slab_pitch + j * 8 + w.lane % 4 * 2;
-            *reinterpret_cast<float2*>(to) = make_float2(v[0], v[1]);
-            *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(v[2], v[3]);
+    for (int m = 0; m < blocks; ++m) {
+      const int32_t block = w.group_m * blocks + m;
+      const WarpChannels channels(p, at, w, block % p.channel_blocks);
+      const auto bias_of = [&](int32_t channel) {
+        float b = 0;
+        if (p.bias != nullptr && channel < channels.count) {
+          load<1>(static_cast<const Scalar*>(p.bias) +
+                      (static_cast<int64_t>(at.group) * p.out_channels + channels.first + channel) * p.bias_stride,
+                  &b);
+        }
+        return b;
+      };
+      const float bias[2] = {bias_of(w.lane / 4), bias_of(w.lane / 4 + 8)};
+#pragma unroll
+      for (int i = 0; i < pieces; ++i) {
+#pragma unroll
+        for (int e = 0; e < width / 2; ++e) sums[m][i][e] += bias[e / 2 % 2];
+      }
+      if (!p.channels_innermost) {
+        // Beyond the positions, for outputs that no tap reaches.
+        float* const to = staged_by(thread) + m * block_words + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
+        *reinterpret_cast<float2*>(to) = make_float2(bias[0], bias[0]);
+        *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(bias[1], bias[1]);
+      }
+    }
+
+    // A slab at a time through shared memory of the warp's own. One code writes all: only what stages them differs.
+    // Two pieces of 8 columns side by side are written as rows of 16.
+    const bool merged = pieces == 2 && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
+    constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
+#pragma unroll 1
+    for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
+      // Nothing that writing a slab computes is kept for the next one: registers are full of sums.
+      const int32_t now_thread = recomputed(thread);
+      const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
+      float* const staged = staged_by(now_thread);
+      Place now_at = at;
+      now_at.set = recomputed(at.set), now_at.channel_tile = recomputed(at.channel_tile);
+      const int first = merged ? s * slab : s % slabs * slab;
+      const Slab now(p, at, w.group_n * pieces + (merged ? 0 : s / slabs), first,
+                     smaller(slab, (merged ? 2 * width : width) - first), merged);
+      const auto stage = [&](auto side_by_side, auto innermost) {
+        constexpr bool two = decltype(side_by_side)::value;
+        float* const to = staged + (innermost.value ? 0 : now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2);
+        const int32_t word = word_of(slot_of(now_w.lane % 4 * 2), now_w.lane / 4);
+#pragma unroll
+        for (int k = 0; k < (two ? merged_slabs : pieces * slabs); ++k) {
+          if (s != k) continue;
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+            for (int j = 0; j < slab / 8; ++j) {
+              const int piece = two ? j % 2 : k / slabs;
+              const int group_of_8 = two ? k * (slab / 16) + j / 2 : k % slabs * (slab / 8) + j;
+              if (group_of_8 >= width / 8) break;
+              const float* v = &sums[m][piece][group_of_8 * 4];
+              if constexpr (decltype(innermost)::value) {
+                float* const block = to + m * block_words + j * 128;
+                block[word] = v[0], block[word ^ 8] = v[2];
+                block[32 + (word ^ 4)] = v[1], block[32 + (word ^ 12)] = v[3];
+              } else {
+                float* const block = to + m * block_words + j * 8;
+                *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
+                *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
+              }
+            }
           }
         }
-        __syncwarp();
-        write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(
-            p, at, w, piece, first, smaller(slab, width - first), staged, edge);
+      };
+      const auto stage_in_order = [&](auto side_by_side) {
+        if (p.channels_innermost) {
+          stage(side_by_side, std::true_type{});
+        } else {
+          stage(side_by_side, std::false_type{});
+        }
+      };
+      __syncwarp();
+      if constexpr (pieces == 2) {
+        if (merged) {
+          stage_in_order(std::true_type{});
+        } else {
+          stage_in_order(std::false_type{});
+        }
+      } else {
+        stage_in_order(std::false_type{});
       }
+      __syncwarp();
+      write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
+    }
+    if (edge) {
+      __syncwarp();
+      correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, recomputed(w.lane)});
     }
   }
 }
