@@ -230,13 +230,15 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       used_weights = used_patch = -1;
     };
-    // A step is read while the one before it is issued.
+    // Where products are short, a step is read while the one before it is issued. Elsewhere that costs registers and gains
+    // nothing.
     static_assert(config.rows() <= 2, "fragments are counted without a loop");
-    const DeviceStep* const first_step = p.steps + set.first_step;
-    DeviceStep next = chunks.first < chunks.last ? first_step[0] : DeviceStep{};
+    constexpr bool brief = blocks * pieces * width <= 128;
+    DeviceStep next{};
+    if (brief && chunks.first < chunks.last) next = p.steps[set.first_step];
     int32_t step = 0, groups = 0, run = 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      if (groups != groups_of(p, chunk)) {
+      if (!brief || groups != groups_of(p, chunk)) {
         groups = groups_of(p, chunk);
         run = steps_of_stage<Row>(set, groups);
       }
@@ -248,9 +250,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::SharedAddress fragment = weights + static_cast<uint32_t>(ring.stage * weight_stage_bytes);
 #pragma unroll 1
         for (int32_t s = smaller(left, run); s > 0; --s) {
-          const DeviceStep now = next;
+          const DeviceStep now = brief ? next : p.steps[set.first_step + step];
           if (++step == set.steps) step = 0;
-          next = first_step[step];
+          if constexpr (brief) next = p.steps[set.first_step + step];
 #pragma unroll
           for (int m = 0; m < blocks; ++m) {
             const int32_t block = w.group_m * blocks + m;
