@@ -89,7 +89,8 @@ struct Outputs {
 };
 
 // The vectors `first`, first + step, ... of each channel's `vectors`, of channels whose first is `first_channel` of
-// all groups': a warp writes 32 vectors of a channel at once, or all of several channels. `locate(i, outputs)` says
+// all groups'. `Words` registers hold what has been read; vectors of 8 need more of them if phases are more than two. A
+// warp writes 32 vectors of a channel at once, or all of several channels. `locate(i, outputs)` says
 // where vector i is and whether there is such an output.
 template <Mode mode, int Width, int Words, class Locate>
 CONVT_DEVICE void write_rows(const CommonParams& p, const DeviceSet& set, const Sums& sums, int64_t first_channel,
@@ -128,7 +129,7 @@ CONVT_DEVICE void write_rows(const CommonParams& p, const DeviceSet& set, const 
       write_vectors<Scalar, Width, Words, 1>(from, together * sums.pitch, at, y, y_pitch, count);
     } else if (Width >= 4 && p.column_phases == 2 && sums.aligned) {
       write_vectors<Scalar, Width, Words, 2>(from, together * sums.pitch, at, y, y_pitch, count);
-    } else {
+    } else if constexpr (Width < 8 || Words > 8) {
       write_vectors<Scalar, Width, Words, 0>(from, together * sums.pitch, at, y, y_pitch, count);
     }
   }

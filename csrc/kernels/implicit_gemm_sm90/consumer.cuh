@@ -150,7 +150,10 @@ template <Mode mode, int Row, int Width>
 CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
                                       const float* staged) {
   if constexpr (Width > 1) {
-    if (p.store_width < Width) return write_slab_at_width<mode, Row, Width / 2>(p, at, w, slab, staged);
+    // Eight elements of any number of phases would need more registers than the sums leave.
+    if (p.store_width < Width || (Width == 8 && !p.channels_innermost && p.column_phases > 2)) {
+      return write_slab_at_width<mode, Row, Width / 2>(p, at, w, slab, staged);
+    }
   }
   write_slab<mode, Row, Width>(p, at, w, slab, staged);
 }
