@@ -225,16 +225,17 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     bool edge = false;
     // Stages whose products have been issued but may not have been read.
-    int32_t used_weights = -1, used_patch = -1;
+    // In one register: that of the weights, counted from 1, and 256 times that of the patch.
+    int32_t used = 0;
     const auto release = [&] {
       if (w.lane == 0) {
-        if (used_weights >= 0) device::mbarrier_arrive(barriers.weights_empty(used_weights));
-        if (used_patch >= 0) device::mbarrier_arrive(barriers.patch_empty(used_patch));
+        if ((used & 255) != 0) device::mbarrier_arrive(barriers.weights_empty((used & 255) - 1));
+        if (used >= 256) device::mbarrier_arrive(barriers.patch_empty((used >> 8) - 1));
       }
-      used_weights = used_patch = -1;
+      used = 0;
     };
-    // Where products are short, a step is read while the one before it is issued. Elsewhere that costs registers and gains
-    // nothing.
+    // Where products are short, a step is read while the one before it is issued. Elsewhere that costs registers and
+    // gains nothing.
     static_assert(config.rows() <= 2, "fragments are counted without a loop");
     constexpr bool brief = blocks * pieces * width <= 128;
     DeviceStep next{};
@@ -275,10 +276,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::wgmma_commit();
         device::wgmma_wait<1>();
         release();
-        used_weights = ring.stage;
+        used = ring.stage + 1;
         ring.advance(weight_stages);
       }
-      used_patch = patch.stage;
+      used += (patch.stage + 1) * 256;
       patch.advance(p.stages);
     }
     device::wgmma_wait<0>();
