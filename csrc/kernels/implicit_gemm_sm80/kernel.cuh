@@ -362,7 +362,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      float(&v)[4] = sums[m][n];
+      float (&v)[4] = sums[m][n];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (edge) zero = fmaf(v[e], 0.0f, zero);
