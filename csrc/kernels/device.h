@@ -24,6 +24,19 @@ CONVT_DEVICE uint2 load_shared_8(SharedAddress from) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
   return v;
 }
+CONVT_DEVICE uint32_t load_shared_4(SharedAddress from) {
+  uint32_t v;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
+  return v;
+}
+CONVT_DEVICE uint4 load_shared_16(SharedAddress from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
 CONVT_DEVICE void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }
@@ -103,17 +116,20 @@ CONVT_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
 // Copies `Bytes` (4, 8 or 16, both addresses multiples of it) to shared memory, asynchronously; the last
 // Bytes - valid_bytes are filled with zeros and not read.
 template <int Bytes>
-CONVT_DEVICE void cp_async(void* shared, const void* global, int valid_bytes) {
+CONVT_DEVICE void cp_async(SharedAddress shared, const void* global, int valid_bytes) {
   if constexpr (Bytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(valid_bytes)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(valid_bytes)
                  : "memory");
   } else {
     static_assert(Bytes == 4 || Bytes == 8);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(Bytes),
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared), "l"(global), "n"(Bytes),
                  "r"(valid_bytes)
                  : "memory");
   }
+}
+template <int Bytes>
+CONVT_DEVICE void cp_async(void* shared, const void* global, int valid_bytes) {
+  cp_async<Bytes>(shared_address(shared), global, valid_bytes);
 }
 CONVT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for all but this thread's last `Pending` groups.

@@ -569,6 +569,8 @@ inline unsigned char* dynamic_shared_memory() { return simt::block->shared; }
 using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
+inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
+inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
 inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
 inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   *reinterpret_cast<uint4*>(to) = {a, b, c, d};
@@ -692,6 +694,10 @@ void cp_async(void* shared, const void* global, int valid_bytes) {
   } else {
     q.open.push_back(copy);
   }
+}
+template <int Bytes>
+void cp_async(SharedAddress shared, const void* global, int valid_bytes) {
+  cp_async<Bytes>(reinterpret_cast<void*>(shared), global, valid_bytes);
 }
 inline void cp_async_commit() {
   simt::AsyncQueue& q = simt::block->current->copies;

@@ -133,9 +133,10 @@ __device__ __noinline__ float exact_output(const CommonParams& p, int32_t group,
   return sum;
 }
 
-// Weights to fragments of A, and zeros to the counters. A thread makes a word; neighbours read neighbouring taps.
-// `Layout` says how many rows a fragment has, of how many words each of its parts is, and which of them holds word `k`
-// of a row.
+// Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp
+// 512 in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or,
+// in channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
+// is, how many warps make it, and which row and word of it is word `e` of a lane.
 template <Mode mode, class Layout>
 __global__ void pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -144,41 +145,54 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
   const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = first; i < p.counter_count; i += stride) p.counters[i] = 0;
-  for (int64_t i = first; i < p.words; i += stride) {
-    int64_t rest = i / p.taps;
-    const auto tap = static_cast<int32_t>(i - rest * p.taps);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  for (int64_t i = first / 32; i < p.warps; i += stride / 32) {
+    auto tap = static_cast<uint32_t>(i);
+    uint32_t fragment_row = p.by_taps.divide(tap);  // of 64 or 16 output channels, all tiles'
+    const auto warp = static_cast<int32_t>(fragment_row % Layout::warps);
+    fragment_row /= Layout::warps;
+    uint32_t channel_group = p.by_fragment_rows.divide(fragment_row);
+    const uint32_t group = p.by_channel_groups.divide(channel_group);
     const int32_t set = p.set_of_tap[tap];
     if (set < 0) continue;
-    int64_t next = rest / p.padded_channels;
-    const auto out = static_cast<int32_t>(rest - next * p.padded_channels);
-    rest = next, next = rest / (8 * p.channel_groups);
-    const auto word = static_cast<int32_t>(rest - next * (8 * p.channel_groups));
-    const int64_t group = next;
-
-    float values[channels_of_word];
+    uint32_t tap_column = tap;
+    const uint32_t tap_row = p.by_kernel_w.divide(tap_column);
+    const Scalar* from = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(group) * p.in_channels * p.strides[0] +
+                         tap_row * p.strides[2] + tap_column * p.strides[3];
+    float values[4][channels_of_word];
 #pragma unroll
-    for (int c = 0; c < channels_of_word; ++c) {
-      const int32_t in = word * channels_of_word + c;
-      values[c] = 0;
-      if (in < p.in_channels && out < p.out_channels) {
-        load<1>(static_cast<const Scalar*>(p.w) + (group * p.in_channels + in) * p.strides[0] + out * p.strides[1] +
-                    tap / p.kernel_w * p.strides[2] + tap % p.kernel_w * p.strides[3],
-                &values[c]);
+    for (int e = 0; e < 4; ++e) {
+      const auto out = static_cast<int32_t>(fragment_row) * Layout::rows + Layout::row(warp, lane, e);
+      const int32_t in = (static_cast<int32_t>(channel_group) * 8 + Layout::k(warp, lane, e)) * channels_of_word;
+      const Scalar* const first_channel = from + (in * p.strides[0] + out * p.strides[1]);
+#pragma unroll
+      for (int c = 0; c < channels_of_word; ++c) {
+        values[e][c] = 0;
+        if (in + c < p.in_channels && out < p.out_channels) load<1>(first_channel + c * p.strides[0], &values[e][c]);
       }
     }
-    const int32_t tile_channels = Layout::rows * p.channel_blocks;
-    const int32_t tile = out / tile_channels, block = out % tile_channels / Layout::rows, row = out % Layout::rows;
-    const int64_t fragment = p.sets[set].packed +
-                             ((group * p.channel_tiles + tile) * p.channel_groups + word / 8) * p.sets[set].fragments +
-                             p.slot_of_tap[tap] + block;
-    uint32_t* const to =
-        static_cast<uint32_t*>(p.packed) + fragment * parts * Layout::words + Layout::word(row, word % 8);
-    if constexpr (mode == Mode::tf32) {
-      *to = device::to_tf32(values[0]);
-    } else if constexpr (mode == Mode::ieee) {
-      split(values[0], to[0], to[Layout::words]);
-    } else {
-      store<2>(reinterpret_cast<Scalar*>(to), values);
+    uint32_t block = fragment_row;
+    const uint32_t tile = p.by_channel_blocks.divide(block);
+    const int64_t fragment =
+        p.sets[set].packed +
+        ((static_cast<int64_t>(group) * p.channel_tiles + tile) * p.by_channel_groups.divisor + channel_group) *
+            p.sets[set].fragments +
+        p.slot_of_tap[tap] + block;
+    uint4* const to = static_cast<uint4*>(p.packed) + fragment * (parts * Layout::words / 4) + warp * 32 + lane;
+    uint32_t words[parts][4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if constexpr (mode == Mode::tf32) {
+        words[0][e] = device::to_tf32(values[e][0]);
+      } else if constexpr (mode == Mode::ieee) {
+        split(values[e][0], words[0][e], words[1][e]);
+      } else {
+        store<2>(reinterpret_cast<Scalar*>(&words[0][e]), values[e]);
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < parts; ++part) {
+      to[part * (Layout::words / 4)] = make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
     }
   }
 }

@@ -33,7 +33,7 @@ cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& param
 template <Mode mode, class Layout>
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
   constexpr int block = 256;
-  const int64_t work = std::max<int64_t>(params.words, params.counter_count);
+  const int64_t work = std::max<int64_t>(32 * params.warps, params.counter_count);
   const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192));
   pack_kernel<mode, Layout><<<blocks, block, 0, stream>>>(params);
   return cudaGetLastError();

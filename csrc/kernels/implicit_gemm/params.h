@@ -56,11 +56,11 @@ struct PackParams {
   void* packed;
   uint32_t* counters;
   int64_t strides[4];
-  int64_t words;
+  int64_t warps;  // that pack 512 bytes of one part
   uint32_t counter_count;
-  int32_t taps, kernel_w, in_channels, out_channels;  // channels of a group
-  int32_t channel_groups, channel_blocks, channel_tiles;
-  int32_t padded_channels;  // output channels of all tiles
+  int32_t in_channels, out_channels;  // of a group
+  int32_t channel_tiles;
+  Divisor by_taps, by_kernel_w, by_fragment_rows, by_channel_groups, by_channel_blocks;
   struct {
     int32_t packed, fragments;
   } sets[most_sets];
@@ -124,7 +124,9 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.counters = reinterpret_cast<uint32_t*>(memory);
   q.partials = reinterpret_cast<float*>(memory + workspace.partials);
   q.packed = memory + workspace.packed;
-  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.x_batch_stride = p.x_strides[0];
+  // Copies of nothing want aligned addresses, too.
+  q.x_channel_stride = p.in_channels > 1 ? p.x_strides[1] : 0;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.bias_stride = p.bias_stride;
   std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
@@ -171,11 +173,14 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   k.w = o.w, k.packed = memory + workspace.packed, k.counters = q.counters;
   k.counter_count = tile.splits > 1 ? static_cast<uint32_t>(n.blocks) : 0;
   std::copy(p.w_strides.begin(), p.w_strides.end(), k.strides);
-  k.taps = narrow(p.kernel_h * p.kernel_w), k.kernel_w = narrow(p.kernel_w);
+  const int64_t taps = p.kernel_h * p.kernel_w;
   k.in_channels = q.in_channels, k.out_channels = q.out_channels;
-  k.channel_groups = q.channel_groups, k.channel_blocks = t.channel_blocks, k.channel_tiles = narrow(n.channels);
-  k.padded_channels = narrow(n.channels * block_channels * t.channel_blocks);
-  k.words = p.groups * n.channel_groups * 8 * k.padded_channels * k.taps;
+  k.channel_tiles = narrow(n.channels);
+  k.by_taps = Divisor(taps), k.by_kernel_w = Divisor(p.kernel_w);
+  k.by_fragment_rows = Divisor(n.channels * t.channel_blocks), k.by_channel_groups = Divisor(n.channel_groups);
+  k.by_channel_blocks = Divisor(t.channel_blocks);
+  // A fragment has `block_channels` rows of 32 bytes.
+  k.warps = p.groups * n.channel_groups * n.channels * t.channel_blocks * (block_channels / 16) * taps;
   std::fill(k.set_of_tap, k.set_of_tap + most_taps, int16_t{-1});
 
   int64_t packed = 0;
@@ -206,7 +211,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
       for (int32_t j = 0; j < row.taps; ++j) {
         for (int32_t l = 0; l < column.taps; ++l) {
           const int32_t tap =
-              (row.first_tap + j * narrow(h.tap_step)) * k.kernel_w + column.first_tap + l * narrow(w.tap_step);
+              (row.first_tap + j * narrow(h.tap_step)) * narrow(p.kernel_w) + column.first_tap + l * narrow(w.tap_step);
           int32_t s = set.first_step;
           while (t.step[s].row != row.origin - j * narrow(h.input_step) ||
                  t.step[s].column != column.origin - l * narrow(w.input_step)) {

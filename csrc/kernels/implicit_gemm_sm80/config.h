@@ -47,7 +47,8 @@ constexpr int32_t resident_blocks(const Config& c, Mode m) {
   return m != Mode::ieee ? c.resident : c.accumulators() >= 64 ? 2 : 3;
 }
 
-inline constexpr int32_t most_groups = 4;  // fragments of channels in a chunk
+inline constexpr int32_t most_groups = 4;                     // fragments of channels in a chunk
+inline constexpr int32_t fewest_stages = 2, most_stages = 4;  // of the patch
 inline constexpr int32_t shared_bytes_limit = 100 * 1024;
 
 }  // namespace convt::implicit_gemm_sm80

@@ -1,6 +1,7 @@
-// Reading the patch: from x in global memory through registers, where elements are rounded, split or paired, to shared
-// memory as [channel group][part][t][pixel][2 words]. Lane t of a fragment takes both words of a pixel at once:
-// channels 2t and 2t + 1 of float32, 4t to 4t + 3 of the 16-bit types.
+// Reading the patch: asynchronous copies bring a chunk of it to shared memory while chunks before it are multiplied;
+// then each thread rounds, splits or pairs what it has copied, where it lies. The patch is [channel
+// group][part][t][pixel] [2 words]. Lane t of a fragment takes both words of a pixel at once: channels 2t and 2t + 1 of
+// float32, 4t to 4t + 3 of the 16-bit types.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -8,81 +9,89 @@
 
 namespace convt::implicit_gemm_sm80 {
 
-// 32 bytes of one or four pixels on their way, and where they go.
+struct Filler {
+  const void* x;           // of the tile's first image and the group's first channel
+  const int32_t* offsets;  // of the patch's pixels; negative outside the image
+};
+
+// 32 bytes of one or four pixels, and where they go. Of four pixels, they are first [channel][pixel].
 struct Item {
   uint32_t r[8];
   device::SharedAddress to;
 };
 
-struct Filler {
-  const void* x;           // of the tile's first image and the group's first channel
-  const int32_t* offsets;  // of the patch's pixels; negative outside the image
-  device::SharedAddress stages;
-};
+// Which of the channel slots an item is of, and which pixel or four pixels; and where it goes.
+CONVT_DEVICE int32_t place_item(const Params& p, device::SharedAddress stage, int32_t parts, uint32_t& index,
+                                device::SharedAddress& to) {
+  const auto slot = static_cast<int32_t>(p.by_items.divide(index));
+  const bool pixel = p.fill == Fill::channels;  // or four of them
+  to = stage + static_cast<uint32_t>((pixel ? slot * parts * 4 : slot / 4 * parts * 4 + slot % 4) * p.patch_plane +
+                                     static_cast<int32_t>(index) * (pixel ? 8 : 8 * quad));
+  return slot;
+}
 
-// Item `i` of chunk `chunk`.
+// Copies item `index` of chunk `chunk`. The address of a copy of nothing is not read.
 template <Mode mode>
-CONVT_DEVICE void load_item(const Params& p, const Filler& f, int32_t chunk, uint32_t i, Item& item) {
+CONVT_DEVICE void copy_item(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
+                            uint32_t index) {
   using Scalar = typename Traits<mode>::Scalar;
   const Scalar* x = static_cast<const Scalar*>(f.x);
-  uint32_t index = i;
-  const auto slot = static_cast<int32_t>(p.by_items.divide(index));
-  constexpr int channels = channels_of_fragment(mode), parts = parts_of(mode);
-  const bool pixel = p.fill == Fill::channels;  // or four of them
-  item.to =
-      f.stages + static_cast<uint32_t>(chunk % 2 * p.stage_bytes +
-                                       (pixel ? slot * parts * 4 : slot / 4 * parts * 4 + slot % 4) * p.patch_plane +
-                                       static_cast<int32_t>(index) * (pixel ? 8 : 8 * quad));
-#pragma unroll
-  for (int e = 0; e < 8; ++e) item.r[e] = 0;
+  constexpr int channels = channels_of_fragment(mode);
   constexpr bool wide = sizeof(Scalar) == 4;
-  if (pixel) {
-    const int32_t channel = (chunk * p.groups_of_chunk + slot) * channels;
-    const int32_t offset = f.offsets[index];
-    if (offset < 0) return;
-    const Scalar* from = x + offset + channel;
+  device::SharedAddress to;
+  const int32_t slot = place_item(p, stage, parts_of(mode), index, to);
+  if (p.fill == Fill::channels) {
+    const int32_t channel = (chunk * p.groups_of_chunk + slot) * channels, offset = f.offsets[index];
+    const Scalar* from = x + ((offset < 0 ? 0 : offset) + channel);
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (channel + e * (channels / 2) >= p.in_channels) break;
-      const uint4 words = __ldg(reinterpret_cast<const uint4*>(from + e * (channels / 2)));
-      item.r[4 * e] = words.x, item.r[4 * e + 1] = words.y, item.r[4 * e + 2] = words.z, item.r[4 * e + 3] = words.w;
+    for (int t = 0; t < 4; ++t, to += p.patch_plane) {
+      const bool valid = offset >= 0 && channel + t * (channels / 4) < p.in_channels;
+      device::cp_async<8>(to, valid ? from + t * (channels / 4) : x, valid ? 8 : 0);
     }
     return;
   }
   // Two or four channels of a lane.
   constexpr int count = channels / 4;
   const int32_t channel = (chunk * p.groups_of_chunk + slot / 4) * channels + slot % 4 * count;
+  const int32_t left = p.in_channels - channel;
   const int32_t* offsets = f.offsets + quad * index;
   if (p.fill == Fill::rows) {
-    const int32_t offset = offsets[0];
-    if (offset < 0) return;
-    const Scalar* from = x + (channel * p.x_channel_stride + offset);
+    const int32_t offset = offsets[0], valid = offset < 0 ? 0 : left;
+    const Scalar* from = x + (channel * p.x_channel_stride + (offset < 0 ? 0 : offset));
 #pragma unroll
     for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-      if (channel + c >= p.in_channels) break;
-      if constexpr (wide) {
-        const uint4 words = __ldg(reinterpret_cast<const uint4*>(from));
-        item.r[4 * c] = words.x, item.r[4 * c + 1] = words.y, item.r[4 * c + 2] = words.z, item.r[4 * c + 3] = words.w;
-      } else {
-        const uint2 words = __ldg(reinterpret_cast<const uint2*>(from));
-        item.r[2 * c] = words.x, item.r[2 * c + 1] = words.y;
-      }
+      device::cp_async<32 / count>(to + static_cast<uint32_t>(c * (32 / count)), from, c < valid ? 32 / count : 0);
     }
     return;
   }
+  x += channel * p.x_channel_stride;
+  if constexpr (wide) {
 #pragma unroll
-  for (int e = 0; e < quad; ++e) {
-    const int32_t offset = offsets[e];
-    if (offset < 0) continue;
-    const Scalar* from = x + (channel * p.x_channel_stride + offset);
+    for (int e = 0; e < quad; ++e) {
+      const int32_t offset = offsets[e], valid = offset < 0 ? 0 : left;
+      const Scalar* from = x + (offset < 0 ? 0 : offset);
 #pragma unroll
-    for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-      if (channel + c >= p.in_channels) break;
-      if constexpr (wide) {
-        item.r[4 * c + e] = __ldg(reinterpret_cast<const uint32_t*>(from));
-      } else {
-        item.r[2 * c + e / 2] |= static_cast<uint32_t>(__ldg(reinterpret_cast<const uint16_t*>(from))) << 16 * (e % 2);
+      for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
+        device::cp_async<4>(to + static_cast<uint32_t>(16 * c + 4 * e), from, c < valid ? 4 : 0);
       }
+    }
+  } else {
+    // No asynchronous copy takes elements of 2 bytes.
+    uint32_t r[quad][count];
+#pragma unroll
+    for (int e = 0; e < quad; ++e) {
+      const int32_t offset = offsets[e], valid = offset < 0 ? 0 : left;
+      const Scalar* from = x + (offset < 0 ? 0 : offset);
+#pragma unroll
+      for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
+        r[e][c] = 0;
+        if (c < valid) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(from));
+      }
+    }
+#pragma unroll
+    for (int e = 0; e < quad; e += 2) {
+      device::store_shared_16(to + static_cast<uint32_t>(8 * e), r[e][0] | r[e][1] << 16, r[e][2] | r[e][3] << 16,
+                              r[e + 1][0] | r[e + 1][1] << 16, r[e + 1][2] | r[e + 1][3] << 16);
     }
   }
 }
@@ -127,6 +136,33 @@ CONVT_DEVICE void store_item(const Params& p, const Item& item) {
     }
     device::store_shared_16(to, words[0], words[1], words[2], words[3]);
   }
+}
+
+// Brings into order what this thread has copied of a chunk.
+template <Mode mode>
+CONVT_DEVICE void finish_item(const Params& p, device::SharedAddress stage, uint32_t index) {
+  Item item;
+  place_item(p, stage, parts_of(mode), index, item.to);
+  if (p.fill == Fill::channels) {
+#pragma unroll
+    for (int t = 0; t < 4; ++t) {
+      const uint2 words = device::load_shared_8(item.to + static_cast<uint32_t>(t * p.patch_plane));
+      item.r[2 * t] = words.x, item.r[2 * t + 1] = words.y;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const uint4 words = device::load_shared_16(item.to + static_cast<uint32_t>(4 * i));
+      item.r[i] = words.x, item.r[i + 1] = words.y, item.r[i + 2] = words.z, item.r[i + 3] = words.w;
+    }
+  }
+  store_item<mode>(p, item);
+}
+
+// Whether copies of a mode's elements are what the fragments are.
+template <Mode mode>
+CONVT_DEVICE bool copies_need_no_order(const Params& p) {
+  return sizeof(typename Traits<mode>::Scalar) == 2 && p.fill != Fill::rows;
 }
 
 }  // namespace convt::implicit_gemm_sm80

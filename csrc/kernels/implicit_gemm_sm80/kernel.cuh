@@ -8,10 +8,9 @@ namespace convt::implicit_gemm_sm80 {
 // Fragments of A: four words of a lane, as the instruction takes them.
 template <Mode mode>
 struct Fragments {
-  static constexpr int rows = 16, words = 128, parts = parts_of(mode);
-  CONVT_HOST_DEVICE static int32_t word(int32_t row, int32_t k) {
-    return (row % 8 * 4 + k / 2) * 4 + k % 2 * 2 + row / 8;
-  }
+  static constexpr int rows = 16, words = 128, parts = parts_of(mode), warps = 1;
+  CONVT_HOST_DEVICE static int32_t row(int32_t, int32_t lane, int32_t e) { return lane / 4 + e % 2 * 8; }
+  CONVT_HOST_DEVICE static int32_t k(int32_t, int32_t lane, int32_t e) { return lane % 4 * 2 + e / 2; }
 };
 
 // Where the sum of row `m` (phase, channel) at position `n` is.
@@ -194,7 +193,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 
   const Filler filler{static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
                           static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
-                      offsets, device::shared_address(shared + p.stages_at)};
+                      offsets};
+  const device::SharedAddress stages = device::shared_address(shared + p.stages_at);
   // Chunks of the reduction, and where in a patch are the words of this lane's column in each block of 8 positions.
   const Chunks chunks = chunks_of(p, at);
   const auto items_of = [&](int32_t chunk) {
@@ -223,11 +223,17 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   }
 
   if (chunks.first < chunks.last) {
-    for (auto i = static_cast<uint32_t>(thread); i < items_of(chunks.first); i += threads) {
-      Item item;
-      load_item<mode>(p, filler, chunks.first, i, item);
-      store_item<mode>(p, item);
-    }
+    const auto copy = [&](int32_t chunk, int32_t stage) {
+      if (chunk < chunks.last) {
+        const device::SharedAddress to = stages + static_cast<uint32_t>(stage * p.stage_bytes);
+        const uint32_t items = items_of(chunk);
+#pragma unroll 1
+        for (auto i = static_cast<uint32_t>(thread); i < items; i += threads) copy_item<mode>(p, filler, to, chunk, i);
+      }
+      device::cp_async_commit();
+    };
+#pragma unroll 1
+    for (int32_t i = 0; i + 1 < p.stages; ++i) copy(chunks.first + i, i);
     device::wait_for_previous_kernel();  // which packs the weights
 
     // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of rows
@@ -264,21 +270,30 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       }
       step_fragments += __popc(step.y) * (32 * parts);
     }
-    __syncthreads();
 
     const int32_t last_group = smaller<int32_t>(chunks.last * p.groups_of_chunk, p.channel_groups);
     int32_t left = (last_group - chunks.first * p.groups_of_chunk) * set.steps;  // steps, this one included
-    int32_t s = 0;
+    int32_t s = 0, turn = 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       const int32_t groups = groups_of(p, chunk);
-      // The next chunk's patch is read during this one's steps: an item is on its way during each.
-      const uint32_t items = chunk + 1 < chunks.last ? items_of(chunk + 1) : 0;
-      const int32_t hurry =
-          static_cast<int32_t>((items + threads - 1) / threads + groups * set.steps - 1) / (groups * set.steps);
-      auto next_item = static_cast<uint32_t>(thread);
-      bool pending = false;
-      Item item;
-      device::SharedAddress stage = filler.stages + static_cast<uint32_t>(chunk % 2 * p.stage_bytes);
+      // Copies of the chunks after this one stay on their way.
+      if (p.stages == 2) {
+        device::cp_async_wait<0>();
+      } else if (p.stages == 3) {
+        device::cp_async_wait<1>();
+      } else {
+        device::cp_async_wait<2>();
+      }
+      device::SharedAddress stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
+      if (!copies_need_no_order<mode>(p)) {
+        const uint32_t items = items_of(chunk);
+#pragma unroll 1
+        for (auto i = static_cast<uint32_t>(thread); i < items; i += threads) finish_item<mode>(p, stage, i);
+      }
+      __syncthreads();
+      // Into the stage of the chunk before this one, which all have multiplied.
+      copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
+      if (++turn == p.stages) turn = 0;
 #pragma unroll 1
       for (int32_t remaining = groups * set.steps; remaining > 0; --remaining) {
         const device::SharedAddress from = stage + step.x;
@@ -299,17 +314,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         step = steps[s];
         const uint32_t step_mask = --left > 0 ? step.y & 0xff : 0;
         const uint32_t next_mask = step_mask >> first_block;
-
-        if (pending) store_item<mode>(p, item);
-        for (int32_t e = 1; e < hurry && next_item < items; ++e, next_item += threads) {
-          load_item<mode>(p, filler, chunk + 1, next_item, item);
-          store_item<mode>(p, item);
-        }
-        pending = next_item < items;
-        if (pending) {
-          load_item<mode>(p, filler, chunk + 1, next_item, item);
-          next_item += threads;
-        }
 
         const uint4* fragments = own_fragments(step_mask);
 #pragma unroll
@@ -340,13 +344,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         }
         step_fragments += __popc(step_mask) * (32 * parts);
       }
-      if (pending) store_item<mode>(p, item);
-      for (; next_item < items; next_item += threads) {
-        load_item<mode>(p, filler, chunk + 1, next_item, item);
-        store_item<mode>(p, item);
-      }
-      __syncthreads();
     }
+    __syncthreads();
   } else {
     device::wait_for_previous_kernel();
   }
@@ -363,7 +362,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      float(&v)[4] = sums[m][n];
+      float (&v)[4] = sums[m][n];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (edge) zero = fmaf(v[e], 0.0f, zero);

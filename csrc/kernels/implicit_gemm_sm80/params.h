@@ -9,6 +9,7 @@ struct Params : CommonParams {
   int32_t positions;                          // of a tile
   int32_t patch_plane;                        // bytes of a lane's words of all pixels
   int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
+  int32_t stages;                             // of the patch
   int32_t skew;                               // words between the sums of two phases, beyond their rows
   Divisor by_items;                           // of a channel slot, when a patch is read
   Divisor by_tile_columns, by_tile_rows;
@@ -39,6 +40,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.positions = tile.images * tile.rows * tile.columns;
   q.patch_plane = 8 * patch.pitch;
   q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);
+  q.stages = shared.patch_stages;
   // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
   int32_t columns = 1;
   for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);

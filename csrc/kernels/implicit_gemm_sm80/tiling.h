@@ -38,10 +38,11 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   return patch;
 }
 
-// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then two stages of
-// the patch, and in their place, at the end, the sums.
+// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then stages of the
+// patch, and in their place, at the end, the sums.
 struct SharedLayout {
   int64_t pixels, stages, bytes;
+  int32_t patch_stages;
 };
 
 // Words between rows of the sums in shared memory: [row][position], or [position][row] if channels are innermost.
@@ -53,6 +54,12 @@ constexpr int64_t sums_bytes(const Config& c, bool innermost) {
                    : int64_t{4} * (16 * c.rows() * sums_pitch(c, false) + 32 * 8);
 }
 
+// What stages may take without more shared memory than the sums do, or than leaves the blocks of an SM, which registers
+// allow, some of it as L1 for the weights.
+inline int64_t stages_room(const Config& config, const Problem& p) {
+  return std::max<int64_t>(sums_bytes(config, channels_innermost(p)), 144 * 1024 / resident_blocks(config, mode_of(p)));
+}
+
 inline SharedLayout shared_layout(const Config& config, const Problem& p, const Tables& t, const Patch& patch) {
   int32_t steps = 0;
   for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
@@ -60,7 +67,10 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   SharedLayout s{};
   s.pixels = aligned(16 + int64_t{8} * steps);
   s.stages = aligned(s.pixels + int64_t{4} * quad * patch.quads);
-  s.bytes = s.stages + std::max(2 * patch.bytes, sums_bytes(config, channels_innermost(p)));
+  const int64_t sums = sums_bytes(config, channels_innermost(p));
+  s.patch_stages =
+      static_cast<int32_t>(std::clamp<int64_t>(stages_room(config, p) / patch.bytes, fewest_stages, most_stages));
+  s.bytes = s.stages + std::max(s.patch_stages * patch.bytes, sums);
   return s;
 }
 

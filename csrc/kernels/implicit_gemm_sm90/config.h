@@ -44,10 +44,11 @@ inline constexpr int32_t consumers = 256, producers = 128, threads = consumers +
 inline constexpr int32_t launch_registers = 65536 / threads / 8 * 8;
 inline constexpr int32_t consumer_registers = 208, producer_registers = 88;
 inline constexpr int32_t fillers = producers - 32;
-inline constexpr int32_t patch_stages = 2;
+inline constexpr int32_t fewest_patch_stages = 2, patch_stages = 4;  // as many as there is room for
 inline constexpr int32_t weight_stages = 4;
 inline constexpr int32_t weight_stage_bytes = 16 * 1024;
 inline constexpr int32_t fragment_bytes = 2048;  // 64 rows of 32 bytes
+inline constexpr int32_t region_bytes = 2048;    // of a patch, that a warp brings into order at a time
 inline constexpr int32_t slab = 64;              // positions that a warp stages at once
 inline constexpr int32_t slab_pitch = slab + 8;  // words
 inline constexpr int32_t most_groups = 4;        // fragments of channels in a chunk

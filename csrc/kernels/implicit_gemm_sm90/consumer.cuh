@@ -201,8 +201,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const auto staged_by = [&](int32_t t) {
     return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words);
   };
-  Ring<patch_stages> patch;
-  Ring<weight_stages> ring;
+  Ring patch, ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
   device::SharedAddress piece_bytes[pieces];
 #pragma unroll
@@ -228,18 +227,27 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     bool edge = false;
     // Stages whose products have been issued but may not have been read.
-    int32_t used_weights = -1, used_patch = -1;
+    // In one register: that of the weights, counted from 1, and 256 times that of the patch.
+    int32_t used = 0;
     const auto release = [&] {
       if (w.lane == 0) {
-        if (used_weights >= 0) device::mbarrier_arrive(barriers.weights_empty(used_weights));
-        if (used_patch >= 0) device::mbarrier_arrive(barriers.patch_empty(used_patch));
+        if ((used & 255) != 0) device::mbarrier_arrive(barriers.weights_empty((used & 255) - 1));
+        if (used >= 256) device::mbarrier_arrive(barriers.patch_empty((used >> 8) - 1));
       }
-      used_weights = used_patch = -1;
+      used = 0;
     };
-    int32_t step = 0;
+    // Where products are short, a step is read while the one before it is issued. Elsewhere that costs registers and
+    // gains nothing.
+    static_assert(config.rows() <= 2, "fragments are counted without a loop");
+    constexpr bool brief = blocks * pieces * width <= 128;
+    DeviceStep next{};
+    if (brief && chunks.first < chunks.last) next = p.steps[set.first_step];
+    int32_t step = 0, groups = 0, run = 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      const int32_t groups = groups_of(p, chunk);
-      const int32_t run = steps_of_stage<Row>(set, groups);
+      if (!brief || groups != groups_of(p, chunk)) {
+        groups = groups_of(p, chunk);
+        run = steps_of_stage<Row>(set, groups);
+      }
       device::mbarrier_wait(barriers.patch_full(patch.stage), patch.parity);
       if (chunk == chunks.first) edge = edges[patch.stage] != 0;
       device::SharedAddress from = patches + static_cast<uint32_t>(patch.stage * p.patch_bytes);
@@ -248,13 +256,15 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::SharedAddress fragment = weights + static_cast<uint32_t>(ring.stage * weight_stage_bytes);
 #pragma unroll 1
         for (int32_t s = smaller(left, run); s > 0; --s) {
-          const DeviceStep now = p.steps[set.first_step + step];
+          const DeviceStep now = brief ? next : p.steps[set.first_step + step];
+          if (++step == set.steps) step = 0;
+          if constexpr (brief) next = p.steps[set.first_step + step];
 #pragma unroll
           for (int m = 0; m < blocks; ++m) {
             const int32_t block = w.group_m * blocks + m;
             if ((now.mask >> block & 1) == 0) continue;
             device::wgmma_fence();
-            const uint32_t before = static_cast<uint32_t>(__popc(now.mask & ((1u << block) - 1)));
+            const uint32_t before = now.mask & static_cast<uint32_t>(block);
             const auto a = device::matrix_descriptor(fragment + before * fragment_bytes, 1024, 128);
 #pragma unroll
             for (int i = 0; i < pieces; ++i) {
@@ -262,20 +272,17 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               device::wgmma<wgmma_type<mode>, width>(sums[m][i], a, b);
             }
           }
-          fragment += static_cast<uint32_t>(__popc(now.mask)) * fragment_bytes;
-          if (++step == set.steps) {
-            step = 0;
-            from += 2 * plane_bytes;
-          }
+          fragment += (now.mask - (now.mask >> 1)) * fragment_bytes;
+          if (step == 0) from += 2 * plane_bytes;
         }
         device::wgmma_commit();
         device::wgmma_wait<1>();
         release();
-        used_weights = ring.stage;
-        ring.advance();
+        used = ring.stage + 1;
+        ring.advance(weight_stages);
       }
-      used_patch = patch.stage;
-      patch.advance();
+      used += (patch.stage + 1) * 256;
+      patch.advance(p.stages);
     }
     device::wgmma_wait<0>();
     release();

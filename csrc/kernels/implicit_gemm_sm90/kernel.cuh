@@ -6,8 +6,9 @@ namespace convt::implicit_gemm_sm90 {
 
 // Fragments of A: 64 rows of 32 bytes, as wgmma reads them without swizzle.
 struct Fragments {
-  static constexpr int rows = 64, words = fragment_bytes / 4, parts = 1;
-  CONVT_HOST_DEVICE static int32_t word(int32_t row, int32_t k) { return k / 4 * (words / 2) + row * 4 + k % 4; }
+  static constexpr int rows = 64, words = fragment_bytes / 4, parts = 1, warps = 4;
+  CONVT_HOST_DEVICE static int32_t row(int32_t warp, int32_t lane, int32_t) { return warp % 2 * 32 + lane; }
+  CONVT_HOST_DEVICE static int32_t k(int32_t warp, int32_t, int32_t e) { return warp / 2 * 4 + e; }
 };
 
 template <Mode mode, int Row>

@@ -9,9 +9,10 @@ struct Params : CommonParams {
   int32_t steps_at, pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_plane, patch_bytes;                              // of a plane and of a stage
   int32_t quads;                                                 // of the patch
+  int32_t stages;                                                // of the patch
   int32_t tiles;                                                 // of the grid, splits included
   int32_t piece_columns, piece_rows;                             // positions of a piece
-  Divisor by_quads, by_pieces_columns, by_pieces_rows;
+  Divisor by_pieces_columns, by_pieces_rows;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -40,9 +41,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
   q.patch_plane = narrow(patch.plane_bytes), q.patch_bytes = narrow(patch.bytes);
   q.quads = patch.quads;
+  q.stages = shared.patch_stages;
   q.tiles = narrow(n.blocks * tile.splits);
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
-  q.by_quads = Divisor(patch.quads);
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
   launch.shared_bytes = shared.bytes;
   launch.grid = static_cast<uint32_t>(plan.grid);

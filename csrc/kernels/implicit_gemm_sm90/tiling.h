@@ -31,9 +31,10 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   }
   if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
   patch.pixels = tile.images * patch.rows * patch.columns;
-  patch.quads = ceil_div(patch.pixels, quad);
+  // An odd number, so that two planes of four pixels are 128 bytes in different banks.
+  patch.quads = ceil_div(patch.pixels, quad) | 1;
   patch.plane_bytes = int64_t{16} * quad * patch.quads;
-  patch.bytes = 2 * patch.plane_bytes * tile.channel_groups;
+  patch.bytes = ceil_div<int64_t>(2 * patch.plane_bytes * tile.channel_groups, region_bytes) * region_bytes;
   return patch;
 }
 
@@ -41,6 +42,7 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
 // the patch; stages of weights; what a warp stages of its sums.
 struct SharedLayout {
   int64_t steps, pixels, patches, weights, sums, bytes;
+  int32_t patch_stages;
 };
 
 inline SharedLayout shared_layout(const Config& config, const Tables& t, const Patch& patch) {
@@ -52,9 +54,12 @@ inline SharedLayout shared_layout(const Config& config, const Tables& t, const P
   s.steps = ceil_div<int64_t>(s.steps, 16) * 16;
   s.pixels = aligned(s.steps);
   s.patches = aligned(s.pixels + int64_t{4} * quad * patch.quads);
-  s.weights = aligned(s.patches + patch_stages * patch.bytes);
-  s.sums = s.weights + weight_stages * weight_stage_bytes;
-  s.bytes = s.sums + int64_t{4} * slab_pitch * 16 * config.m_blocks * (consumers / 32);
+  for (s.patch_stages = patch_stages;; --s.patch_stages) {
+    s.weights = aligned(s.patches + s.patch_stages * patch.bytes);
+    s.sums = s.weights + weight_stages * weight_stage_bytes;
+    s.bytes = s.sums + int64_t{4} * slab_pitch * 16 * config.m_blocks * (consumers / 32);
+    if (s.bytes <= shared_bytes_limit || s.patch_stages == fewest_patch_stages) break;
+  }
   return s;
 }
 

@@ -44,7 +44,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
          tile.channel_groups * fewest_steps < 8) {
     GemmTile more = tile;
     more.channel_groups *= 2;
-    if (2 * family::make_patch(p, t, more).bytes > family::sums_bytes(config, family::channels_innermost(p))) break;
+    if ((family::fewest_stages + 1) * family::make_patch(p, t, more).bytes > family::stages_room(config, p)) break;
     tile = more;
   }
   const family::Patch patch = family::make_patch(p, t, tile);

@@ -28,12 +28,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   tile.channel_groups = family::most_groups;
   family::Patch patch;
   family::SharedLayout shared;
-  for (;; tile.channel_groups /= 2) {
-    if (tile.channel_groups == 0) return;
+  // A third stage lets a patch arrive while the one before it is put in order; without it, two of as many channels as
+  // possible.
+  for (int32_t stages = family::fewest_patch_stages + 1;; tile.channel_groups /= 2) {
+    if (tile.channel_groups == 0) {
+      if (--stages < family::fewest_patch_stages) return;
+      tile.channel_groups = family::most_groups;
+    }
     if (tile.channel_groups > 1 && tile.channel_groups / 2 >= family::channel_groups_of(p)) continue;
     patch = family::make_patch(p, t, tile);
     shared = family::shared_layout(config, t, patch);
-    if (shared.bytes <= std::min<int64_t>(family::shared_bytes_limit, device.shared_memory_per_block)) break;
+    if (shared.patch_stages >= stages &&
+        shared.bytes <= std::min<int64_t>(family::shared_bytes_limit, device.shared_memory_per_block)) {
+      break;
+    }
   }
   if (patch.plane_bytes >= 1 << 18) return;  // what a matrix descriptor holds
   const family::Counts n = family::make_counts(p, t, tile);
