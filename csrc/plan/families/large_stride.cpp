@@ -112,7 +112,6 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     }
     if (config.tile_columns > 0) {
       Candidate c = fitting(Algorithm::large_stride, config.name, row);
-      c.unproven = true;
       const std::string reason = tiled_candidate(p, device, config.tile_columns, c);
       if (reason.empty()) {
         out.push_back(c);
