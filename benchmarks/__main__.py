@@ -13,6 +13,7 @@ COMMANDS = {
     "run": "measure (the default command)",
     "sweep": "time every configuration that takes a layer, each forced",
     "sweep-report": "print what a sweep says of the planner's choices",
+    "calibrate": "write the planner's calibration from sweeps",
     "report": "print and write the report of what was measured",
     "ceilings": "measure the copy and matmul rates of this GPU",
     "merge": "take the results of other folders over",
@@ -108,6 +109,9 @@ def parser():
         add("--row-ms", type=float, default=row_ms, metavar="MS", help=text)
     for name in ("report", "floors"):
         sub[name].add_argument("--gpu", help="which <gpu>.csv; by default every one in the folder")
+    sub["calibrate"].add_argument("csv", type=Path, nargs="+", metavar="CSV", help="a <gpu>-sweep.csv")
+    sub["calibrate"].add_argument("--output", type=Path, required=True, metavar="FILE",
+                                  help="for example csrc/plan/calibration.inc")  # fmt: skip
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
@@ -272,6 +276,19 @@ def command_sweep_report(top, arguments, argv):
     if not results.rows or arguments.csv.name != results.csv_path.name:
         top.error(f"{arguments.csv} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
     print(sweep_report.text(results))
+    return 0
+
+
+def command_calibrate(top, arguments, argv):
+    from . import calibrate, sweep
+
+    rows = {}
+    for path in arguments.csv:
+        results = sweep.SweepStore(path.parent, path.stem)
+        if not results.rows or path.name != results.csv_path.name:
+            top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
+        rows |= results.rows
+    arguments.output.write_text(calibrate.text(rows.values()))
     return 0
 
 

@@ -31,13 +31,13 @@ HUNG = "did not return within"
 class SweepStore(Store):
     """The rows of a sweep.
 
-    `estimated_us` is the planner's estimate, `rel_l2` the error as in results.csv,
-    `rel_l2_torch` the distance to torch's whole result, `note` why there is no figure.
+    `modelled_us` is what the family's model says, `estimated_us` the planner's estimate, `rel_l2` the error as in
+    results.csv, `rel_l2_torch` the distance to torch's whole result, `note` why there is no figure.
     """
 
     key_columns = ("case", "op", "precision", "layout", "configuration")
     columns = (
-        "case", "class", "op", "precision", "layout", "configuration", "estimated_us", "us_median",
+        "case", "class", "op", "precision", "layout", "configuration", "modelled_us", "estimated_us", "us_median",
         "rel_l2", "rel_l2_torch", "floor_us", "tile", "grid", "note",
     )  # fmt: skip
 
@@ -135,6 +135,7 @@ class SweepOptions(Options):
         row |= {"configuration": configuration, "note": note}
         if candidate is not None:
             tile = candidate.plan.tile
+            row["modelled_us"] = f"{candidate.modelled_seconds * 1e6:.5g}"
             row["estimated_us"] = f"{candidate.estimated_seconds * 1e6:.5g}"
             row["grid"] = candidate.plan.grid
             row["tile"] = str(tile) if tile.rows else ""  # no tile in the families that have none

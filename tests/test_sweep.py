@@ -419,3 +419,55 @@ def test_a_small_sweep_on_a_gpu(tmp_path, monkeypatch, capsys):
     assert convt._C.forced_configuration() == ""
     assert command_line.main(["sweep-report", str(tmp_path / f"{name}-sweep.csv")]) == 0
     assert "| all | direct |" in capsys.readouterr().out
+
+
+def test_calibration_of_made_up_rows(tmp_path):
+    """Rows that follow a law give that law; few rows are those of both layouts; what is wrong is left out."""
+    from benchmarks import calibrate
+
+    def row(configuration, precision, layout, modelled, us, rel_l2="1e-7"):
+        return {
+            "configuration": configuration, "op": "forward", "precision": precision, "layout": layout,
+            "modelled_us": str(modelled), "us_median": str(us), "rel_l2": rel_l2, "rel_l2_torch": rel_l2,
+        }  # fmt: skip
+
+    sizes = [2.0**k for k in range(1, 12)] * 20
+    rows = [row("a/one", "fp32", "nchw", m, 2 * m**0.9) for m in sizes]
+    rows += [row("a/one", "bf16", "nhwc", m, 3 * m) for m in sizes]
+    rows += [row("a/one", "tf32", "nchw", 100, 500, rel_l2="0.5"), row("torch", "fp32", "nchw", 1, 1)]
+    ((name, of),) = calibrate.table(rows)
+    assert name == "a/one"
+    scale, exponent = of[("fp32",), "nchw"]
+    assert exponent == pytest.approx(0.9, abs=0.001) and scale == pytest.approx(2, rel=0.01)
+    assert of[("fp32",), "nhwc"] == of[("fp32",), "nchw"]
+    assert of[("fp16", "bf16"), "nchw"] == pytest.approx((3, 1))
+    assert of[("tf32",), "nchw"] == (1, 1)
+    one_size = [row("a/one", "fp32", "nchw", 10, us) for us in (19, 20, 21)]
+    (_, of), *_ = calibrate.table(one_size)
+    assert of[("fp32",), "nchw"] == (pytest.approx(2, rel=0.01), 1)
+    text = calibrate.text(rows)
+    assert '{"a/one", {{{2, 0.9}, {2, 0.9}}, {{1, 1}, {1, 1}}, {{3, 1}, {3, 1}}}},' in text
+
+
+def test_the_planner_uses_the_calibration_that_is_compiled():
+    """The ratio of estimate and model is the table's, for every configuration that was measured."""
+    import re
+
+    source = (ROOT / "csrc/plan/calibration.inc").read_text()
+    numbers = {
+        name: [float(v) for v in re.findall(r"[\d.e+-]+", rest)]
+        for name, rest in re.findall(r'\{"([^"]+)", (.*)\},', source)
+    }
+    names = set(convt._C.configuration_names())
+    assert set(numbers) <= names
+    assert len(numbers) > len(names) / 2
+    seen = 0
+    for case in (DENSE, DEPTHWISE):
+        for at, precision in enumerate(("fp32", "tf32", "fp16")):
+            for name, candidate in sweep.candidates(case, "forward", precision, "nchw").items():
+                if name in numbers:
+                    scale, exponent = numbers[name][4 * at : 4 * at + 2]
+                    expected = scale * (candidate.modelled_seconds * 1e6) ** exponent
+                    assert candidate.estimated_seconds * 1e6 == pytest.approx(expected)
+                    seen += 1
+    assert seen > 10

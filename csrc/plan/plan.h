@@ -58,6 +58,7 @@ struct Candidate {
   std::string configuration;  // the name of the family's table row
   Plan plan;
   double estimated_seconds = 0;  // ranks the candidates that fit; not a measurement
+  double modelled_seconds = 0;   // what its family's model says; the estimate is that, calibrated
   std::string refusal;           // empty if the candidate fits
 
   bool fits() const { return refusal.empty(); }

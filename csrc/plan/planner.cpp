@@ -9,6 +9,7 @@
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
 #include "../kernels/large_stride/config.h"
+#include "calibration.h"
 #include "families/family.h"
 #include "plan.h"
 
@@ -42,9 +43,16 @@ const Family families[] = {
     {Algorithm::aten, "aten", [] { return std::vector<std::string>{"convolution"}; }, aten_candidates},
 };
 
+std::string full_name(const Candidate& c) { return std::string(name(c.algorithm)) + "/" + c.configuration; }
+
 std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device) {
   std::vector<Candidate> candidates;
   for (const Family& family : families) family.candidates(p, device, candidates);
+  for (Candidate& c : candidates) {
+    if (!c.fits()) continue;
+    c.modelled_seconds = c.estimated_seconds;
+    c.estimated_seconds = calibrated(calibration_of(full_name(c), p), c.modelled_seconds);
+  }
   return candidates;
 }
 
@@ -62,8 +70,6 @@ Candidate nothing_to_do() {
   c.configuration = "fill";
   return c;
 }
-
-std::string full_name(const Candidate& c) { return std::string(name(c.algorithm)) + "/" + c.configuration; }
 
 std::string microseconds(double seconds) {
   char text[32];

@@ -1,0 +1,63 @@
+"""From sweeps to the planner's calibration: what a configuration takes, from what its family's model says.
+
+For each configuration, precision and layout, log(time) = log(scale) + exponent * log(model) by least squares, with the
+exponent drawn towards 1 where there are few rows or all of them are of one size. Times are in microseconds.
+"""
+
+import numpy as np
+
+from .sweep import TORCH, is_wrong
+
+PRECISIONS = (("fp32",), ("tf32",), ("fp16", "bf16"))
+LAYOUTS = ("nchw", "nhwc")
+# With fewer rows, those of both layouts are taken together.
+FEWEST = 5
+# As if so much squared deviation of the logarithms had been seen along the exponent 1.
+PRIOR = 2.0
+EXPONENTS = (0.6, 1.3)
+
+
+def fit(modelled, measured):
+    """(scale, exponent) of microseconds; (1, 1) of nothing."""
+    if not len(modelled):
+        return 1.0, 1.0
+    x, y = np.log(np.asarray(modelled, float)), np.log(np.asarray(measured, float))
+    dx, rest = x - x.mean(), y - x
+    exponent = 1 + (dx * (rest - rest.mean())).sum() / ((dx**2).sum() + PRIOR)
+    exponent = float(np.clip(exponent, *EXPONENTS))
+    return float(np.exp(y.mean() - exponent * x.mean())), exponent
+
+
+def table(rows):
+    """[(configuration, {(precisions, layout): (scale, exponent)})] of a sweep's rows, dicts as in its CSV."""
+    measured = {}
+    for row in rows:
+        if row["configuration"] == TORCH or row["op"] != "forward" or not row["us_median"] or is_wrong(row):
+            continue
+        for precisions in PRECISIONS:
+            if row["precision"] in precisions:
+                key = row["configuration"], precisions, row["layout"]
+                measured.setdefault(key, []).append((float(row["modelled_us"]), float(row["us_median"])))
+    result = []
+    for configuration in sorted({name for name, _, _ in measured}):
+        of = {}
+        for precisions in PRECISIONS:
+            for layout in LAYOUTS:
+                pairs = measured.get((configuration, precisions, layout), [])
+                if len(pairs) < FEWEST:
+                    pairs = [pair for other in LAYOUTS for pair in measured.get((configuration, precisions, other), [])]
+                of[precisions, layout] = fit(*zip(*pairs, strict=True)) if pairs else (1.0, 1.0)
+        result.append((configuration, of))
+    return result
+
+
+def text(rows):
+    """csrc/plan/calibration.inc."""
+    lines = [
+        "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, TF32,"
+    ]
+    lines += ["// 16 bits; each NCHW, NHWC.", "// clang-format off"]
+    for configuration, of in table(rows):
+        pairs = ("{{%.3g, %.3g}, {%.3g, %.3g}}" % (*of[p, "nchw"], *of[p, "nhwc"]) for p in PRECISIONS)
+        lines.append('{"%s", {%s}},' % (configuration, ", ".join(pairs)))
+    return "\n".join(lines) + "\n"
