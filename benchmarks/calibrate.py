@@ -54,10 +54,12 @@ def table(rows):
 def text(rows):
     """csrc/plan/calibration.inc."""
     lines = [
-        "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, TF32,"
+        "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, TF32, 16",
+        "// bits; each NCHW, NHWC.",
+        "// clang-format off",
     ]
-    lines += ["// 16 bits; each NCHW, NHWC.", "// clang-format off"]
     for configuration, of in table(rows):
-        pairs = ("{{%.3g, %.3g}, {%.3g, %.3g}}" % (*of[p, "nchw"], *of[p, "nhwc"]) for p in PRECISIONS)
-        lines.append('{"%s", {%s}},' % (configuration, ", ".join(pairs)))
+        pairs = [[f"{{{of[p, n][0]:.3g}, {of[p, n][1]:.3g}}}" for n in LAYOUTS] for p in PRECISIONS]
+        inner = ", ".join(f"{{{', '.join(pair)}}}" for pair in pairs)
+        lines.append(f'{{"{configuration}", {{{inner}}}}},')
     return "\n".join(lines) + "\n"

@@ -167,8 +167,10 @@ def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
 
     Args:
         tensor_core: how tensor cores were used for float32. They add up with a few bits more than float32 and truncate.
-            "ieee": operands were split into TF32 parts, and a step's sum is truncated before it is added by an
-            instruction that rounds. The gain may be that of a sum truncated once, half an ulp.
+            "ieee": operands were split into two TF32 parts. The second one is rounded, to 2^-22 of the operand at most,
+            and the product of both second parts, 2^-22 of the whole product at most, is left out: acc is 2^-22, a third
+            of the worst case. A step's sum is truncated before it is added by an instruction that rounds: the gain may
+            be that of a sum truncated once, half an ulp.
             "tf32": the whole sum was made in tensor cores. `reference` is that of operands rounded to TF32; acc is
             2^-19, the gain may be a twentieth of TF32's ulp.
     """
@@ -186,7 +188,7 @@ def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
     acc = torch.finfo(torch.float64 if dtype in (torch.float64, torch.complex128) else torch.float32).eps
     gain_floor = eps / 20
     if tensor_core == "ieee":
-        gain_floor = eps / 2
+        acc, gain_floor = 2**-22, eps / 2
     elif tensor_core == "tf32":
         acc, gain_floor = 2**-19, 2**-10 / 20
     theirs = torch.zeros_like(error) if torch_result is None else wide(torch_result.detach()).cpu() - value
@@ -211,8 +213,8 @@ def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
 def rule_of_forward(p: Problem, x, w, bias, precision):
     """assert_parity for forwards by tensor cores: a function of the result.
 
-    `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's name. The operands that TF32 rounds are rounded for
-    torch and the reference, too: cuDNN need not use TF32 where it may.
+    `precision` is "tf32", "ieee" (float32 without TF32), or a dtype's name. The operands that TF32 rounds are rounded
+    for torch and the reference, too: cuDNN need not use TF32 where it may.
     """
     if precision == "tf32":
         x, w = round_to_tf32(x), round_to_tf32(w)

@@ -123,6 +123,10 @@ def test_a_large_layer_takes_large_tiles_whole():
 
 def check(p, configuration, x, w, b, assert_right):
     dtype = x.dtype
+    plan = convt.explain(x, w, b, **p.arguments)
+    (candidate,) = (c for c in plan.candidates if f"{c.algorithm}/{c.configuration}" == configuration)
+    if candidate.refusal == "needs more shared memory than a block has":
+        return  # a patch of many small images
     poison_allocator(p.y_shape, dtype=dtype)
     result = forced(configuration, x, w, b, p)
     assert_right(result)

@@ -2,8 +2,10 @@
 
 import csv
 import functools
+import re
 import threading
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
@@ -451,9 +453,7 @@ def test_calibration_of_made_up_rows(tmp_path):
 
 def test_the_planner_uses_the_calibration_that_is_compiled():
     """The ratio of estimate and model is the table's, for every configuration that was measured."""
-    import re
-
-    source = (ROOT / "csrc/plan/calibration.inc").read_text()
+    source = (Path(__file__).parents[1] / "csrc/plan/calibration.inc").read_text()
     numbers = {
         name: [float(v) for v in re.findall(r"[\d.e+-]+", rest)]
         for name, rest in re.findall(r'\{"([^"]+)", (.*)\},', source)
