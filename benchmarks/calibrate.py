@@ -54,8 +54,8 @@ def table(rows):
 def text(rows):
     """csrc/plan/calibration.inc."""
     lines = [
-        "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, TF32,",
-        "// 16 bits; each NCHW, NHWC.",
+        "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, then",
+        "// TF32, then 16 bits; of each NCHW and NHWC.",
         "// clang-format off",
     ]
     for configuration, of in table(rows):

@@ -111,8 +111,7 @@ def test_real_layers_fit(p, dtype, layout):
 def test_few_pixels_fill_the_gpu():
     fitting = [c for c in candidates(FCN32S).values() if c.fits]
     best = min(fitting, key=lambda c: c.estimated_seconds)
-    assert best.configuration == "k96"
-    assert best.estimated_seconds < 18e-6
+    assert best.plan.grid >= 132
 
 
 @pytest.mark.parametrize("layout", FORMATS)
