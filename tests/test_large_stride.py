@@ -111,7 +111,7 @@ def test_real_layers_fit(p, dtype, layout):
 def test_few_pixels_fill_the_gpu():
     fitting = [c for c in candidates(FCN32S).values() if c.fits]
     best = min(fitting, key=lambda c: c.estimated_seconds)
-    assert best.plan.grid >= 132
+    assert best.plan.grid > 0.9 * 132
 
 
 @pytest.mark.parametrize("layout", FORMATS)
