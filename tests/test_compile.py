@@ -198,14 +198,19 @@ def test_no_synchronisation():
 
 
 @pytest.mark.gpu
-def test_allocates_its_output_only():
-    x, w, b = make("cuda", batch=4, size=(32, 32))
-    convt.conv_transpose2d(x, w, b, **KWARGS)
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float64), ids=str)
+def test_allocates_its_output_and_the_workspace_of_its_plan(dtype):
+    x, w, b = (t.to(dtype) for t in make("cuda", batch=4, size=(32, 32)))
+    workspace = convt.explain(x, w, b, **KWARGS).workspace_bytes
+    assert workspace == 0 or dtype == torch.float16  # packed weights of an implicit GEMM, and its partial sums
     y = convt.conv_transpose2d(x, w, b, **KWARGS)
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] - before == 1
-    del y
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    used, before = torch.cuda.memory_allocated(), torch.cuda.memory_stats()["allocation.all.allocated"]
+    y = convt.conv_transpose2d(x, w, b, **KWARGS)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] - before == 1 + (workspace > 0)
+    rounded = -(-y.nbytes // 512) * 512 + -(-workspace // 512) * 512
+    assert torch.cuda.max_memory_allocated() - used <= rounded
 
 
 # opcheck
