@@ -307,6 +307,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       patch.advance(p.stages);
     }
     if constexpr (alternate) {
+      // All lanes have seen their own turn: without steps nothing else brings them together.
+      __syncwarp();
       if (w.lane == 0) device::mbarrier_arrive(barriers.order(group ^ 1));
     }
     device::wgmma_wait<0>();
