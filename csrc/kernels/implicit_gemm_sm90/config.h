@@ -11,11 +11,14 @@ namespace convt::implicit_gemm_sm90 {
 using namespace implicit_gemm;
 
 // Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
-// positions each. The producers are a warpgroup: a warp that copies weights and three that read the patch.
+// positions each. Or they take a block's tiles in turn (ping-pong), if a tile is one warpgroup's: one multiplies while
+// the other writes. The producers are a warpgroup: a warp that copies weights and three that read the patch.
 struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
 
+  constexpr bool alternate() const { return groups_m * groups_n == 1; }
+  constexpr int32_t tile_threads() const { return 128 * groups_m * groups_n; }      // that multiply a tile
   constexpr int32_t rows() const { return groups_m * m_blocks; }                    // blocks of 64
   constexpr int32_t columns() const { return groups_n * pieces * width; }           // positions
   constexpr int32_t accumulators() const { return m_blocks * pieces * width / 2; }  // registers of a thread
@@ -36,6 +39,10 @@ inline constexpr Config configs[] = {
     {"2x64x128", 1, 2, 2, 64, 1},
     // Few positions.
     {"128x64", 2, 1, 1, 64, 1},
+    // Short reductions, whose sums take long to write.
+    {"64x256_pingpong", 1, 1, 1, 256, 1},
+    {"64x128x2_pingpong", 1, 1, 1, 128, 2},
+    {"2x64x128_pingpong", 1, 1, 2, 128, 1},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -47,6 +54,9 @@ inline constexpr int32_t fillers = producers - 32;
 inline constexpr int32_t fewest_patch_stages = 2, patch_stages = 4;  // as many as there is room for
 inline constexpr int32_t weight_stages = 4;
 inline constexpr int32_t weight_stage_bytes = 16 * 1024;
+// In shared memory, after the barriers: whether an edge of the image is in each stage of the patch, in this tile and
+// in the next one, and whether a split is the last one, by warpgroup.
+inline constexpr int32_t words_at = 16 * (patch_stages + weight_stages + 1), shared_words = patch_stages + 4;
 inline constexpr int32_t fragment_bytes = 2048;  // 64 rows of 32 bytes
 inline constexpr int32_t region_bytes = 2048;    // of a patch, that a warp brings into order at a time
 inline constexpr int32_t slab = 64;              // positions that a warp stages at once

@@ -193,11 +193,13 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   // The same for all threads of a warp, and the compiler has to see that: products in a branch that might diverge are
   // done one after another.
   const int32_t group = __shfl_sync(0xffffffffu, thread / 128, 0);
-  const WarpPlace w{group / config.groups_n, group % config.groups_n, thread / 32 % 4, thread % 32};
-  const auto* const edges = reinterpret_cast<const uint32_t*>(shared + 16 * (patch_stages + weight_stages));
+  constexpr bool alternate = config.alternate();
+  const WarpPlace w{alternate ? 0 : group / config.groups_n, alternate ? 0 : group % config.groups_n, thread / 32 % 4,
+                    thread % 32};
+  const auto* const edges = reinterpret_cast<const uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::shared_address(shared + p.patches_at);
   const device::SharedAddress weights = device::shared_address(shared + p.weights_at);
-  auto* const last_split = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages)) + patch_stages + 2;
+  auto* const last_split = reinterpret_cast<uint32_t*>(shared + words_at) + patch_stages + 2 + (alternate ? group : 0);
   const auto staged_by = [&](int32_t t) {
     return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words);
   };
@@ -212,10 +214,30 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const uint32_t stride_bytes = p.piece_rows > 1 ? static_cast<uint32_t>(16 * p.patch_columns) : 128;
   const auto plane_bytes = static_cast<uint32_t>(p.patch_plane);
 
+  // Warpgroups that take tiles in turn: the one whose turn it is, and how often it was this one's.
+  int32_t turn = 0, turns = 0;
   for (auto tile = static_cast<int32_t>(blockIdx.x); tile < p.tiles; tile += static_cast<int32_t>(gridDim.x)) {
     const Place at = place_of(p, static_cast<uint32_t>(tile));
     const DeviceSet& set = p.sets[at.set];
     const Chunks chunks = chunks_of(p, at);
+    if constexpr (alternate) {
+      const bool mine = turn == group;
+      turn ^= 1;
+      if (!mine) {
+        // Only the last chunk may have fewer groups.
+        const int32_t count = chunks.last - chunks.first;
+        if (count > 0) {
+          patch.skip(count, p.stages);
+          ring.skip((count - 1) * stages_of_chunk<Row>(set, groups_of(p, chunks.first)) +
+                        stages_of_chunk<Row>(set, groups_of(p, chunks.last - 1)),
+                    weight_stages);
+        }
+        continue;
+      }
+      // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
+      device::mbarrier_wait(barriers.order(group), static_cast<uint32_t>(turns + 1 - group) & 1);
+      ++turns;
+    }
     float sums[blocks][pieces][width / 2];
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
@@ -284,6 +306,11 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       used += (patch.stage + 1) * 256;
       patch.advance(p.stages);
     }
+    if constexpr (alternate) {
+      // All lanes have seen their own turn: without steps nothing else brings them together.
+      __syncwarp();
+      if (w.lane == 0) device::mbarrier_arrive(barriers.order(group ^ 1));
+    }
     device::wgmma_wait<0>();
     release();
 
@@ -292,27 +319,29 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       if (at.split > 0) continue;
     } else if (p.splits > 1) {
       // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
-      constexpr int32_t elements = 64 * config.rows() * config.columns();
-      float* const partials = p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements + thread;
+      constexpr int32_t elements = 64 * config.rows() * config.columns(), tile_threads = config.tile_threads();
+      const int32_t barrier = 2 + (alternate ? group : 0);
+      float* const partials =
+          p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements + thread % tile_threads;
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
 #pragma unroll
         for (int i = 0; i < pieces; ++i) {
 #pragma unroll
           for (int e = 0; e < width / 2; ++e) {
-            partials[static_cast<int64_t>(at.split) * elements + ((m * pieces + i) * (width / 2) + e) * consumers] =
+            partials[static_cast<int64_t>(at.split) * elements + ((m * pieces + i) * (width / 2) + e) * tile_threads] =
                 sums[m][i][e];
           }
         }
       }
       __threadfence();
-      device::named_barrier(2, consumers);
-      if (thread == 0) {
+      device::named_barrier(barrier, tile_threads);
+      if (thread % tile_threads == 0) {
         *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
       }
-      device::named_barrier(2, consumers);
+      device::named_barrier(barrier, tile_threads);
       const bool last = *last_split != 0;
-      device::named_barrier(2, consumers);
+      device::named_barrier(barrier, tile_threads);
       if (!last) continue;
       __threadfence();
 #pragma unroll
@@ -331,7 +360,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 #pragma unroll
             for (int e = 0; e < width / 2; ++e) {
               sums[m][i][e] += __ldcg(partials + static_cast<int64_t>(k) * elements +
-                                      ((m * pieces + i) * (width / 2) + e) * consumers);
+                                      ((m * pieces + i) * (width / 2) + e) * tile_threads);
             }
           }
         }

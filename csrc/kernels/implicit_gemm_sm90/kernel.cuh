@@ -23,18 +23,20 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   unsigned char* const shared = device::dynamic_shared_memory();
   const Barriers barriers{device::shared_address(shared)};
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  constexpr int32_t tile_warps = configs[Row].tile_threads() / 32;
   if (thread == 0) {
     for (int32_t s = 0; s < patch_stages; ++s) {
       device::mbarrier_init(barriers.patch_full(s), fillers / 32);
-      device::mbarrier_init(barriers.patch_empty(s), consumers / 32);
+      device::mbarrier_init(barriers.patch_empty(s), tile_warps);
     }
     for (int32_t s = 0; s < weight_stages; ++s) {
       device::mbarrier_init(barriers.weights_full(s), 1);
-      device::mbarrier_init(barriers.weights_empty(s), consumers / 32);
+      device::mbarrier_init(barriers.weights_empty(s), tile_warps);
     }
+    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(barriers.order(group), tile_warps);
     device::mbarrier_init_fence();
-    auto* const edges = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages));
-    for (int32_t s = 0; s < patch_stages + 3; ++s) edges[s] = 0;
+    auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
+    for (int32_t s = 0; s < shared_words; ++s) edges[s] = 0;
   }
   __syncthreads();
   if (thread < consumers) {

@@ -14,6 +14,10 @@ struct Barriers {
   CONVT_DEVICE device::SharedAddress patch_empty(int32_t s) const { return patch_full(s) + 8; }
   CONVT_DEVICE device::SharedAddress weights_full(int32_t s) const { return patch_full(patch_stages + s); }
   CONVT_DEVICE device::SharedAddress weights_empty(int32_t s) const { return weights_full(s) + 8; }
+  // Warpgroups that take tiles in turn: the other one has seen all stages of its tile.
+  CONVT_DEVICE device::SharedAddress order(int32_t group) const {
+    return patch_full(patch_stages + weight_stages) + static_cast<uint32_t>(8 * group);
+  }
 };
 
 // A ring of stages: the one that is next, and the parity of its turn.
@@ -24,6 +28,11 @@ struct Ring {
   CONVT_DEVICE void advance(int32_t stages) {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
+
+  CONVT_DEVICE void skip(int32_t count, int32_t stages) {
+    const uint32_t next = static_cast<uint32_t>(stage + count), turns = next / static_cast<uint32_t>(stages);
+    stage = static_cast<int32_t>(next - turns * static_cast<uint32_t>(stages)), parity ^= turns & 1;
+  }
 };
 
 // How many steps of a chunk are a stage of weights, so that its stages are of a size.
@@ -32,6 +41,13 @@ CONVT_DEVICE int32_t steps_of_stage(const DeviceSet& set, int32_t groups) {
   constexpr int32_t most = weight_stage_bytes / (fragment_bytes * configs[Row].rows());
   const int32_t steps = set.steps * groups;
   return ceil_div(steps, ceil_div(steps, most));
+}
+
+template <int Row>
+CONVT_DEVICE int32_t stages_of_chunk(const DeviceSet& set, int32_t groups) {
+  constexpr int32_t most = weight_stage_bytes / (fragment_bytes * configs[Row].rows());
+  const int32_t steps = set.steps * groups;
+  return ceil_div(steps, ceil_div(steps, ceil_div(steps, most)));
 }
 
 template <int Row>
@@ -288,7 +304,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
   const Filler filler{offsets, thread / 32, thread % 32};
   // Whether an edge of the image is in the patch: of the stages that hold the first chunk of a tile, and of this tile
   // and the next one.
-  auto* const edges = reinterpret_cast<uint32_t*>(shared + 16 * (patch_stages + weight_stages));
+  auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   auto* const edge_of_tile = edges + patch_stages;
   int32_t turn = 0;
   const device::SharedAddress patches = device::shared_address(shared + p.patches_at);

@@ -50,7 +50,7 @@ inline SharedLayout shared_layout(const Config& config, const Tables& t, const P
   for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
   const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
   SharedLayout s{};
-  s.steps = 16 * (patch_stages + weight_stages) + 4 * (patch_stages + 3);
+  s.steps = words_at + 4 * shared_words;
   s.steps = ceil_div<int64_t>(s.steps, 16) * 16;
   s.pixels = aligned(s.steps);
   s.patches = aligned(s.pixels + int64_t{4} * quad * patch.quads);

@@ -63,15 +63,18 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const double waves = std::ceil(blocks / device.multiprocessors);
     const double groups = static_cast<double>(n.channel_groups) / splits;
     const double one = products / t.sets * groups * product;
-    // A tile's sums are written while its warpgroup multiplies nothing.
+    // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other one
+    // multiplies, and only the last tile's store is waited for.
     const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
     const double store = written / (0.6 * device.bandwidth / device.multiprocessors);
     const double read = patch.pixels * groups * family::channels_of_fragment(family::mode_of(p)) * element +
                         fragments / t.sets * groups * family::fragment_bytes;
     const double fill = read / (1.5 * device.bandwidth / device.multiprocessors);
-    const double seconds = launch_seconds + 3e-6 + waves * (std::max(one, fill) + store) +
-                           std::max(0.0, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth) -
-                                             waves * (std::max(one, fill) + store)) +
+    const double multiply = std::max(one, fill), both = multiply + store;
+    const double work =
+        config.alternate() ? waves * std::max(multiply, both / 2) + std::min(store, both / 2) : waves * both;
+    const double seconds = launch_seconds + 3e-6 +
+                           std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
                            (splits > 1 ? 3e-6 : 0);
     if (seconds < best.seconds) {
       const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks), device.multiprocessors);
