@@ -96,38 +96,54 @@ CONVT_DEVICE float element_of(uint32_t word, int which) {
   }
 }
 
-// V words of x: of neighbouring columns, or of neighbouring channels. `pair` is how far the second half of a word is
-// from the first; 0 if there is none.
-template <class Scalar, int V>
-CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, uint32_t (&to)[4]) {
-  if constexpr (V == 4 && sizeof(Scalar) == 4) {
-    const uint4 v = __ldg(reinterpret_cast<const uint4*>(x));
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else if constexpr (V == 2 && sizeof(Scalar) == 4) {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(x));
-    to[0] = v.x, to[1] = v.y;
-  } else if constexpr (V == 1) {
-    to[0] = bits(x);
-    if constexpr (sizeof(Scalar) == 2) {
-      if (pair != 0) to[0] |= bits(x + pair) << 16;
-    }
-  } else if (!along_columns) {
-    if constexpr (V == 4) {
-      const uint4 v = __ldg(reinterpret_cast<const uint4*>(x));
-      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    } else {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(x));
-      to[0] = v.x, to[1] = v.y;
-    }
-  } else if constexpr (V == 4) {
-    const uint2 low = __ldg(reinterpret_cast<const uint2*>(x));
-    const uint2 high = pair != 0 ? __ldg(reinterpret_cast<const uint2*>(x + pair)) : make_uint2(0, 0);
-    to[0] = __byte_perm(low.x, high.x, 0x5410), to[1] = __byte_perm(low.x, high.x, 0x7632);
-    to[2] = __byte_perm(low.y, high.y, 0x5410), to[3] = __byte_perm(low.y, high.y, 0x7632);
+// N words, or one 16-bit element if N is 0, where `is`; zeros elsewhere. A predicated instruction rather than a branch:
+// behind a branch the compiler waits for a load before it issues the next one.
+template <int N>
+CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (N == 4) {
+    asm("{.reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+        " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+        : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
+        : "l"(from), "r"(static_cast<unsigned>(is)));
+  } else if constexpr (N == 2) {
+    asm("{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; @p ld.global.nc.v2.u32 {%0, %1}, [%2];}"
+        : "=&r"(to[0]), "=&r"(to[1])
+        : "l"(from), "r"(static_cast<unsigned>(is)));
+  } else if constexpr (N == 1) {
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1];}"
+        : "=&r"(to[0])
+        : "l"(from), "r"(static_cast<unsigned>(is)));
   } else {
-    const uint32_t low = __ldg(reinterpret_cast<const unsigned*>(x));
-    const uint32_t high = pair != 0 ? __ldg(reinterpret_cast<const unsigned*>(x + pair)) : 0;
-    to[0] = __byte_perm(low, high, 0x5410), to[1] = __byte_perm(low, high, 0x7632);
+    uint16_t half;
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u16 %0, 0; @p ld.global.nc.u16 %0, [%1];}"
+        : "=&h"(half)
+        : "l"(from), "r"(static_cast<unsigned>(is)));
+    to[0] = half;
+  }
+#else
+  for (int i = 0; i < N; ++i) to[i] = is ? static_cast<const uint32_t*>(from)[i] : 0;
+  if (N == 0) to[0] = is ? *static_cast<const uint16_t*>(from) : 0;
+#endif
+}
+
+// V words of x: of neighbouring columns, or of neighbouring channels. 16-bit elements of two channels `pair` apart are
+// put together by join_words() when they are there; pair is 0 if there is no second channel.
+template <class Scalar, int V, bool XPixels>
+CONVT_DEVICE void read_words(bool is, const Scalar* x, int64_t pair, uint32_t (&to)[4]) {
+  if constexpr (sizeof(Scalar) == 4 || (!XPixels && V > 1)) {
+    load_if<V>(is, x, to);
+  } else {
+    load_if<V / 2>(is, x, to);
+    load_if<V / 2>(is && pair != 0, x + pair, to + 2);
+  }
+}
+template <class Scalar, int V, bool XPixels>
+CONVT_DEVICE void join_words(uint32_t (&w)[4]) {
+  if constexpr (sizeof(Scalar) == 2 && (XPixels || V == 1)) {
+    const uint32_t low[2] = {w[0], w[1]}, high[2] = {w[2], w[3]};
+#pragma unroll
+    for (int i = 0; i < V; ++i) w[i] = __byte_perm(low[i / 2], high[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
   }
 }
 
@@ -143,15 +159,14 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
   bool bad = false;
 #pragma unroll 1
   for (uint32_t first = static_cast<uint32_t>(thread); first < items; first += batch * threads) {
-    uint32_t words[batch][4];
+    uint32_t words[batch][4] = {};
     int32_t place[batch];  // negative if there is nothing to store
-    // Only whole vectors are loaded here, and without branches between them: so all are in flight at a time.
     uint32_t parts = 0;
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      place[i] = -1;
+    // Half of a batch is left out by all threads together.
+    const bool all = first - static_cast<uint32_t>(thread) + static_cast<uint32_t>(batch / 2 * threads) < items;
+    const auto start = [&](int i) {
       uint32_t inner = first + static_cast<uint32_t>(i * threads);
-      if (i > 0 && inner >= items) continue;
+      bool is = inner < items;
       uint32_t middle = p.load_inner.divide(inner);
       const auto row = from + static_cast<int32_t>(p.load_middle.divide(middle));
       int32_t group, word, column;
@@ -167,29 +182,26 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
       const int32_t in_column = b.input_column + column;
       uint32_t slot = static_cast<uint32_t>(row);
       p.ring.divide(slot);
-      const int32_t to_place = static_cast<int32_t>(slot) * t.row_pitch +
-                               (group * t.steps * t.step_words + word) * t.word_pitch + column * t.pixel_pitch;
       const int32_t channel = word * per_word;
       const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
-      const bool exists = b.group + group < p.groups;
-      const bool whole = in_column >= 0 && in_column + (XPixels ? V : 1) <= p.w_axis.in;
-      if (exists && whole) {
-        const Scalar* at = x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
-                           (XPixels ? in_column : in_column * p.x_column);
-        read_words<Scalar, V>(at, pair, XPixels, words[i]);
-        place[i] = to_place;
-      } else if (XPixels && V > 1 && exists && in_column < p.w_axis.in && in_column + V > 0) {
-        parts |= 1u << i;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      if (place[i] < 0) continue;
+      is = is && b.group + group < p.groups;
+      const bool whole = is && in_column >= 0 && in_column + (XPixels ? V : 1) <= p.w_axis.in;
+      const Scalar* at = x + (((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
+                              (XPixels ? in_column : in_column * p.x_column));
+      read_words<Scalar, V, XPixels>(whole, at, pair, words[i]);
+      place[i] = static_cast<int32_t>(slot) * t.row_pitch +
+                 (group * t.steps * t.step_words + word) * t.word_pitch + column * t.pixel_pitch;
+      if (XPixels && V > 1 && is && !whole && in_column < p.w_axis.in && in_column + V > 0) parts |= 1u << i;
+      if (!whole) place[i] = -1;
+    };
+    const auto finish = [&](int i) {
+      join_words<Scalar, V, XPixels>(words[i]);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         words[i][v] = operand<Scalar, Strict>(words[i][v]);
         if constexpr (Strict) bad |= not_finite<Scalar>(words[i][v]);
       }
+      if (place[i] < 0) return;
       uint32_t* at = ring + place[i];
       if constexpr (V == 4) {
         *reinterpret_cast<uint4*>(at) = make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
@@ -198,6 +210,17 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
       } else {
         *at = words[i][0];
       }
+    };
+    if (all) {
+#pragma unroll
+      for (int i = 0; i < batch; ++i) start(i);
+#pragma unroll
+      for (int i = 0; i < batch; ++i) finish(i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < batch / 2; ++i) start(i);
+#pragma unroll
+      for (int i = 0; i < batch / 2; ++i) finish(i);
     }
     if constexpr (XPixels && V > 1) {
       // The end of a row in the middle of a vector: word by word.
@@ -221,7 +244,8 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
         for (int v = 0; v < V; ++v) {
           if (in_column + v >= p.w_axis.in || in_column + v < 0) continue;
           uint32_t one[4];
-          read_words<Scalar, 1>(at + v, pair, true, one);
+          read_words<Scalar, 1, true>(true, at + v, pair, one);
+          join_words<Scalar, 1, true>(one);
           one[0] = operand<Scalar, Strict>(one[0]);
           if constexpr (Strict) bad |= not_finite<Scalar>(one[0]);
           to_words[v] = one[0];
