@@ -189,8 +189,8 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
       const Scalar* at = x + (((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
                               (XPixels ? in_column : in_column * p.x_column));
       read_words<Scalar, V, XPixels>(whole, at, pair, words[i]);
-      place[i] = static_cast<int32_t>(slot) * t.row_pitch +
-                 (group * t.steps * t.step_words + word) * t.word_pitch + column * t.pixel_pitch;
+      place[i] = static_cast<int32_t>(slot) * t.row_pitch + (group * t.steps * t.step_words + word) * t.word_pitch +
+                 column * t.pixel_pitch;
       if (XPixels && V > 1 && is && !whole && in_column < p.w_axis.in && in_column + V > 0) parts |= 1u << i;
       if (!whole) place[i] = -1;
     };
@@ -237,8 +237,7 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
         p.ring.divide(slot);
         uint32_t* to_words = ring + (static_cast<int32_t>(slot) * t.row_pitch +
                                      (group * t.steps * t.step_words + word) * t.word_pitch + column);
-        const Scalar* at =
-            x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column;
+        const Scalar* at = x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column;
         const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
 #pragma unroll 1
         for (int v = 0; v < V; ++v) {
@@ -558,8 +557,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
   const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
   const int32_t channels = t.block_groups > 1 ? p.cout : b.channels, groups = p.groups - b.group;
   // The first column of the step is the first one of the phases too.
-  const uint32_t* lane_x =
-      ring + (l * (StepWords / 4) * t.word_pitch + (s.input_column + g) * t.pixel_pitch);
+  const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch + (s.input_column + g) * t.pixel_pitch);
   const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
@@ -700,8 +698,8 @@ CONVT_DEVICE void store_elements(Scalar* y, const Scalar* stage, int32_t from, i
 }
 
 // Stores the whole lines of a step in the middle of a block's outputs, where each plane's begin and end at lines with
-// what was carried, and carries the rest into the next buffer. One warp has all planes' addresses, a lane each; the warps
-// take turns.
+// what was carried, and carries the rest into the next buffer. One warp has all planes' addresses, a lane each; the
+// warps take turns.
 template <class Scalar>
 CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
                                     const Scalar* stage, Scalar* next_stage, int turn) {
@@ -997,8 +995,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       for (int32_t c = thread; c < b.channels; c += block) {
         places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
       }
-      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, next.load_first, next.load_end,
-                                thread, block);
+      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, next.load_first, next.load_end, thread, block);
     }
     if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, stage_of(stage));
     if (now.busy || !t.y_pixels) {
