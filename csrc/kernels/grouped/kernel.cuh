@@ -24,7 +24,13 @@ struct alignas(sizeof(Scalar) * N) Elements {
 // The outputs of a step: columns [first, last) of `rows` rows from `row` on. Several rows have all columns of a strip.
 struct Step {
   int32_t row, rows, first, last;
+  int32_t load_first, load_end;  // input rows that no step before has
+  int32_t input_column;          // of the first output of a phase, relative to the one in shared memory
+  int32_t begin;                 // of the outputs of a plane
+  bool busy, bare;               // whether rows have taps, and whether rows have none
+  bool middle;                   // at least a line of the block's outputs is before it, and some are behind it
 };
+static_assert(sizeof(Step) <= step_bytes);
 
 // What a block knows about itself.
 struct alignas(8) Block {
@@ -90,44 +96,60 @@ CONVT_DEVICE float element_of(uint32_t word, int which) {
   }
 }
 
-// V words of x: of neighbouring columns, or of neighbouring channels. `pair` is how far the second half of a word is
-// from the first; 0 if there is none.
-template <class Scalar, int V>
-CONVT_DEVICE void read_words(const Scalar* x, int64_t pair, bool along_columns, uint32_t (&to)[4]) {
-  if constexpr (V == 4 && sizeof(Scalar) == 4) {
-    const uint4 v = __ldg(reinterpret_cast<const uint4*>(x));
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else if constexpr (V == 2 && sizeof(Scalar) == 4) {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(x));
-    to[0] = v.x, to[1] = v.y;
-  } else if constexpr (V == 1) {
-    to[0] = bits(x);
-    if constexpr (sizeof(Scalar) == 2) {
-      if (pair != 0) to[0] |= bits(x + pair) << 16;
-    }
-  } else if (!along_columns) {
-    if constexpr (V == 4) {
-      const uint4 v = __ldg(reinterpret_cast<const uint4*>(x));
-      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    } else {
-      const uint2 v = __ldg(reinterpret_cast<const uint2*>(x));
-      to[0] = v.x, to[1] = v.y;
-    }
-  } else if constexpr (V == 4) {
-    const uint2 low = __ldg(reinterpret_cast<const uint2*>(x));
-    const uint2 high = pair != 0 ? __ldg(reinterpret_cast<const uint2*>(x + pair)) : make_uint2(0, 0);
-    to[0] = __byte_perm(low.x, high.x, 0x5410), to[1] = __byte_perm(low.x, high.x, 0x7632);
-    to[2] = __byte_perm(low.y, high.y, 0x5410), to[3] = __byte_perm(low.y, high.y, 0x7632);
+// N words, or one 16-bit element if N is 0, where `is`; zeros elsewhere. A predicated instruction rather than a branch:
+// behind a branch the compiler waits for a load before it issues the next one.
+template <int N>
+CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
+#if defined(__CUDA_ARCH__)
+  if constexpr (N == 4) {
+    asm("{.reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
+        " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
+        : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
+        : "l"(from), "r"(static_cast<unsigned>(is)));
+  } else if constexpr (N == 2) {
+    asm("{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; @p ld.global.nc.v2.u32 {%0, %1}, [%2];}"
+        : "=&r"(to[0]), "=&r"(to[1])
+        : "l"(from), "r"(static_cast<unsigned>(is)));
+  } else if constexpr (N == 1) {
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1];}"
+        : "=&r"(to[0])
+        : "l"(from), "r"(static_cast<unsigned>(is)));
   } else {
-    const uint32_t low = __ldg(reinterpret_cast<const unsigned*>(x));
-    const uint32_t high = pair != 0 ? __ldg(reinterpret_cast<const unsigned*>(x + pair)) : 0;
-    to[0] = __byte_perm(low, high, 0x5410), to[1] = __byte_perm(low, high, 0x7632);
+    uint16_t half;
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u16 %0, 0; @p ld.global.nc.u16 %0, [%1];}"
+        : "=&h"(half)
+        : "l"(from), "r"(static_cast<unsigned>(is)));
+    to[0] = half;
+  }
+#else
+  for (int i = 0; i < N; ++i) to[i] = is ? static_cast<const uint32_t*>(from)[i] : 0;
+  if (N == 0) to[0] = is ? *static_cast<const uint16_t*>(from) : 0;
+#endif
+}
+
+// V words of x: of neighbouring columns, or of neighbouring channels. 16-bit elements of two channels `pair` apart are
+// put together by join_words() when they are there; pair is 0 if there is no second channel.
+template <class Scalar, int V, bool XPixels>
+CONVT_DEVICE void read_words(bool is, const Scalar* x, int64_t pair, uint32_t (&to)[4]) {
+  if constexpr (sizeof(Scalar) == 4 || (!XPixels && V > 1)) {
+    load_if<V>(is, x, to);
+  } else {
+    load_if<V / 2>(is, x, to);
+    load_if<V / 2>(is && pair != 0, x + pair, to + 2);
+  }
+}
+template <class Scalar, int V, bool XPixels>
+CONVT_DEVICE void join_words(uint32_t (&w)[4]) {
+  if constexpr (sizeof(Scalar) == 2 && (XPixels || V == 1)) {
+    const uint32_t low[2] = {w[0], w[1]}, high[2] = {w[2], w[3]};
+#pragma unroll
+    for (int i = 0; i < V; ++i) w[i] = __byte_perm(low[i / 2], high[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
   }
 }
 
 // Input rows [from, to) of the block's channels into their places of the ring, by `threads` threads. Columns outside
 // the image and words beyond the group's channels stay the zeros that they are.
-template <class Scalar, bool Strict, int V>
+template <class Scalar, bool Strict, int V, bool XPixels>
 CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
                                int32_t from, int32_t to, int thread, int threads) {
   constexpr int batch = 4;  // loads in flight
@@ -137,66 +159,49 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
   bool bad = false;
 #pragma unroll 1
   for (uint32_t first = static_cast<uint32_t>(thread); first < items; first += batch * threads) {
-    uint32_t words[batch][4];
-    int32_t place[batch], valid[batch];
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      valid[i] = 0;
+    uint32_t words[batch][4] = {};
+    int32_t place[batch];  // negative if there is nothing to store
+    uint32_t parts = 0;
+    // Half of a batch is left out by all threads together.
+    const bool all = first - static_cast<uint32_t>(thread) + static_cast<uint32_t>(batch / 2 * threads) < items;
+    const auto start = [&](int i) {
       uint32_t inner = first + static_cast<uint32_t>(i * threads);
-      if (inner >= items) continue;
+      bool is = inner < items;
       uint32_t middle = p.load_inner.divide(inner);
       const auto row = from + static_cast<int32_t>(p.load_middle.divide(middle));
       int32_t group, word, column;
-      if (t.x_pixels) {
-        column = static_cast<int32_t>(inner) * V;
-        uint32_t rest = middle;
-        group = t.block_groups == 1 ? 0 : static_cast<int32_t>(rest) / t.words;
-        word = static_cast<int32_t>(rest) - group * t.words;
+      if constexpr (XPixels) {
+        column = p.load_first + static_cast<int32_t>(inner) * V;
+        group = static_cast<int32_t>(p.words.divide(middle));
+        word = static_cast<int32_t>(middle);
       } else {
         column = static_cast<int32_t>(middle);
-        uint32_t rest = inner;
-        group = static_cast<int32_t>(p.load_vectors.divide(rest));
-        word = static_cast<int32_t>(rest) * V;
+        group = static_cast<int32_t>(p.load_vectors.divide(inner));
+        word = static_cast<int32_t>(inner) * V;
       }
-      if (b.group + group >= p.groups) continue;
       const int32_t in_column = b.input_column + column;
       uint32_t slot = static_cast<uint32_t>(row);
       p.ring.divide(slot);
+      const int32_t channel = word * per_word;
+      const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
+      is = is && b.group + group < p.groups;
+      const bool whole = is && in_column >= 0 && in_column + (XPixels ? V : 1) <= p.w_axis.in;
+      const Scalar* at = x + (((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
+                              (XPixels ? in_column : in_column * p.x_column));
+      read_words<Scalar, V, XPixels>(whole, at, pair, words[i]);
       place[i] = static_cast<int32_t>(slot) * t.row_pitch + (group * t.steps * t.step_words + word) * t.word_pitch +
                  column * t.pixel_pitch;
-      const int32_t channel = word * per_word;
-      const Scalar* at =
-          x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column * p.x_column;
-      const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
-      if (t.x_pixels) {
-        if (in_column >= 0 && in_column + V <= p.w_axis.in) {
-          read_words<Scalar, V>(at, pair, true, words[i]);
-          valid[i] = V;
-        } else if (in_column < p.w_axis.in && in_column + V > 0) {
-          // The end of a row in the middle of a vector.
-#pragma unroll
-          for (int v = 0; v < V; ++v) {
-            words[i][v] = 0;
-            if (in_column + v >= p.w_axis.in || in_column + v < 0) continue;
-            uint32_t one[4];
-            read_words<Scalar, 1>(at + v * p.x_column, pair, true, one);
-            words[i][v] = one[0];
-          }
-          valid[i] = V;
-        }
-      } else if (in_column >= 0 && in_column < p.w_axis.in) {
-        read_words<Scalar, V>(at, pair, false, words[i]);
-        valid[i] = V;
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < batch; ++i) {
-      if (valid[i] == 0) continue;
+      if (XPixels && V > 1 && is && !whole && in_column < p.w_axis.in && in_column + V > 0) parts |= 1u << i;
+      if (!whole) place[i] = -1;
+    };
+    const auto finish = [&](int i) {
+      join_words<Scalar, V, XPixels>(words[i]);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         words[i][v] = operand<Scalar, Strict>(words[i][v]);
         if constexpr (Strict) bad |= not_finite<Scalar>(words[i][v]);
       }
+      if (place[i] < 0) return;
       uint32_t* at = ring + place[i];
       if constexpr (V == 4) {
         *reinterpret_cast<uint4*>(at) = make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
@@ -205,6 +210,46 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
       } else {
         *at = words[i][0];
       }
+    };
+    if (all) {
+#pragma unroll
+      for (int i = 0; i < batch; ++i) start(i);
+#pragma unroll
+      for (int i = 0; i < batch; ++i) finish(i);
+    } else {
+#pragma unroll
+      for (int i = 0; i < batch / 2; ++i) start(i);
+#pragma unroll
+      for (int i = 0; i < batch / 2; ++i) finish(i);
+    }
+    if constexpr (XPixels && V > 1) {
+      // The end of a row in the middle of a vector: word by word.
+#pragma unroll 1
+      for (int i = 0; parts != 0; ++i, parts >>= 1) {
+        if ((parts & 1) == 0) continue;
+        uint32_t inner = first + static_cast<uint32_t>(i * threads);
+        uint32_t middle = p.load_inner.divide(inner);
+        const auto row = from + static_cast<int32_t>(p.load_middle.divide(middle));
+        const int32_t column = p.load_first + static_cast<int32_t>(inner) * V, in_column = b.input_column + column;
+        const auto group = static_cast<int32_t>(p.words.divide(middle));
+        const auto word = static_cast<int32_t>(middle), channel = word * per_word;
+        uint32_t slot = static_cast<uint32_t>(row);
+        p.ring.divide(slot);
+        uint32_t* to_words = ring + (static_cast<int32_t>(slot) * t.row_pitch +
+                                     (group * t.steps * t.step_words + word) * t.word_pitch + column);
+        const Scalar* at = x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column;
+        const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
+#pragma unroll 1
+        for (int v = 0; v < V; ++v) {
+          if (in_column + v >= p.w_axis.in || in_column + v < 0) continue;
+          uint32_t one[4];
+          read_words<Scalar, 1, true>(true, at + v, pair, one);
+          join_words<Scalar, 1, true>(one);
+          one[0] = operand<Scalar, Strict>(one[0]);
+          if constexpr (Strict) bad |= not_finite<Scalar>(one[0]);
+          to_words[v] = one[0];
+        }
+      }
     }
   }
   if constexpr (Strict) {
@@ -212,15 +257,25 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
   }
 }
 
+template <class Scalar, bool Strict, int V>
+CONVT_DEVICE void load_rows_of_width(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
+                                     int32_t from, int32_t to, int thread, int threads) {
+  if (p.t.x_pixels) {
+    load_rows_of<Scalar, Strict, V, true>(p, b, x, ring, spoilt, from, to, thread, threads);
+  } else {
+    load_rows_of<Scalar, Strict, V, false>(p, b, x, ring, spoilt, from, to, thread, threads);
+  }
+}
+
 template <class Scalar, bool Strict>
 CONVT_DEVICE void load_rows(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
                             int32_t from, int32_t to, int thread, int threads) {
   if (p.load_width == 4) {
-    load_rows_of<Scalar, Strict, 4>(p, b, x, ring, spoilt, from, to, thread, threads);
+    load_rows_of_width<Scalar, Strict, 4>(p, b, x, ring, spoilt, from, to, thread, threads);
   } else if (p.load_width == 2) {
-    load_rows_of<Scalar, Strict, 2>(p, b, x, ring, spoilt, from, to, thread, threads);
+    load_rows_of_width<Scalar, Strict, 2>(p, b, x, ring, spoilt, from, to, thread, threads);
   } else {
-    load_rows_of<Scalar, Strict, 1>(p, b, x, ring, spoilt, from, to, thread, threads);
+    load_rows_of_width<Scalar, Strict, 1>(p, b, x, ring, spoilt, from, to, thread, threads);
   }
 }
 
@@ -273,7 +328,7 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weight
 // Where a step's outputs begin in a staging buffer: as far behind a multiple of a line as they do in memory.
 template <class Scalar>
 CONVT_DEVICE int32_t staged_shift(const Params& p, const Step& s, int32_t offset) {
-  return p.t.flat ? (offset + (s.row * p.w_axis.out + s.first) * p.plane_step) & (Element<Scalar>::line - 1) : 0;
+  return p.t.flat ? (offset + s.begin) & (Element<Scalar>::line - 1) : 0;
 }
 
 // Where a channel's outputs of a step begin in a staging buffer, and what is added to them.
@@ -502,8 +557,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
   const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
   const int32_t channels = t.block_groups > 1 ? p.cout : b.channels, groups = p.groups - b.group;
   // The first column of the step is the first one of the phases too.
-  const uint32_t* lane_x =
-      ring + (l * (StepWords / 4) * t.word_pitch + (s.first / w.stride - b.input_column + g) * t.pixel_pitch);
+  const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch + (s.input_column + g) * t.pixel_pitch);
   const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
@@ -643,6 +697,39 @@ CONVT_DEVICE void store_elements(Scalar* y, const Scalar* stage, int32_t from, i
   for (int32_t i = from + lane; i < to; i += 32) y[i] = stage[i];
 }
 
+// Stores the whole lines of a step in the middle of a block's outputs, where each plane's begin and end at lines with
+// what was carried, and carries the rest into the next buffer. One warp has all planes' addresses, a lane each; the
+// warps take turns.
+template <class Scalar>
+CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
+                                    const Scalar* stage, Scalar* next_stage, int turn) {
+  constexpr int32_t line = Element<Scalar>::line;
+  const Tiling& t = p.t;
+  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
+  const int32_t planes = t.y_pixels ? b.channels : 1, pitch = t.y_pixels ? t.channel_pitch : 0;
+  const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * p.plane_step;
+  for (int32_t plane = (warp + turn) % warps * 32 + lane; plane < planes; plane += 32 * warps) {
+    const int32_t offset = offsets[plane], from = offset + s.begin;
+    const int32_t origin = from & -line, carried = (from + length) & -line;
+    if (origin < carried) {
+      device::bulk_store(y + (plane * p.y_channel + (origin - offset)), stage + plane * pitch,
+                         static_cast<uint32_t>((carried - origin) * static_cast<int>(sizeof(Scalar))));
+    }
+  }
+  device::bulk_commit();
+#pragma unroll 2
+  for (int32_t plane = warp; plane < planes; plane += warps) {
+    const int32_t from = offsets[plane] + s.begin, to = from + length;
+    const int32_t carried = to & -line, count = to - carried;
+    const Scalar* staged = stage + (plane * pitch + carried - (from & -line));
+    Scalar* next = next_stage + plane * pitch;
+#pragma unroll
+    for (int32_t k = 0; k < line; k += 32) {
+      if (lane + k < count) next[lane + k] = staged[lane + k];
+    }
+  }
+}
+
 // Stores a step's outputs where they are flat. Positions are counted from the line in which the plane begins. What lies
 // behind the last whole line goes to the front of the next step's buffer, unless the outputs of the block end there.
 template <class Scalar>
@@ -746,8 +833,10 @@ CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, 
 
 template <class Scalar>
 CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
-                             const Scalar* stage, Scalar* next_stage, bool bulk) {
-  if (p.t.flat) {
+                             const Scalar* stage, Scalar* next_stage, bool bulk, int turn) {
+  if (bulk && s.middle) {
+    store_whole_lines(p, b, s, offsets, y, stage, next_stage, turn);
+  } else if (p.t.flat) {
     store_lines(p, b, s, offsets, y, stage, next_stage, bulk);
   } else if (sizeof(Scalar) == 2 && p.store_width == 8) {
     store_vectors<Scalar, 16 / sizeof(Scalar)>(p, b, s, y, stage);
@@ -760,20 +849,45 @@ CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, con
   }
 }
 
-CONVT_DEVICE Step first_step(const Params& p, const Block& b) {
-  return {b.first_row, smaller(p.t.rows, b.last_row - b.first_row), b.first_column,
-          smaller(b.first_column + p.part_columns, b.last_column)};
+// The rest of what is known about a step whose rows and columns are; `loaded` is the end of the input rows that there
+// are.
+template <int element_bytes>
+CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded, Step& s) {
+  uint32_t residue = static_cast<uint32_t>(s.row), last = static_cast<uint32_t>(larger(s.row + s.rows - 1, 0));
+  const auto jh = static_cast<int32_t>(p.stride_h.divide(residue));
+  s.load_end = smaller(p.h.in, static_cast<int32_t>(p.stride_h.divide(last)) + p.h.phases.last + 1);
+  s.load_first = larger(larger(0, jh + p.h.phases.first), loaded);
+  uint32_t column = static_cast<uint32_t>(s.first);
+  s.input_column = static_cast<int32_t>(p.stride_w.divide(column)) - b.input_column;
+  s.begin = (s.row * p.w_axis.out + s.first) * p.plane_step;
+  // What is stored ends at lines if neither the block's first outputs nor its last ones of a plane are in it.
+  s.middle = p.t.strips == 1 &&
+             s.begin - b.first_row * p.w_axis.out * p.plane_step >= static_cast<int32_t>(line_bytes / element_bytes) &&
+             (s.last < b.last_column || s.row + s.rows < b.last_row);
+  s.busy = s.bare = false;
+#pragma unroll 1
+  for (int32_t i = 0; i < smaller(s.rows, p.h.stride); ++i) {
+    (p.h.phases.of[residue].count > 0 ? s.busy : s.bare) = true;
+    residue = static_cast<int32_t>(residue) + 1 == p.h.stride ? 0 : residue + 1;
+  }
 }
-CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
-  Step n = s;
-  n.first = s.last;
+
+template <int element_bytes>
+CONVT_DEVICE void first_step(const Params& p, const Block& b, Step& s) {
+  s.row = b.first_row, s.rows = smaller(p.t.rows, b.last_row - b.first_row);
+  s.first = b.first_column, s.last = smaller(b.first_column + p.part_columns, b.last_column);
+  describe_step<element_bytes>(p, b, 0, s);
+}
+template <int element_bytes>
+CONVT_DEVICE void step_after(const Params& p, const Block& b, const Step& s, Step& n) {
+  n.row = s.row, n.rows = s.rows, n.first = s.last;
   if (n.first >= b.last_column) {
     n.first = b.first_column;
     n.row = s.row + s.rows;
     n.rows = smaller(p.t.rows, b.last_row - n.row);
   }
   n.last = smaller(n.first + p.part_columns, b.last_column);
-  return n;
+  describe_step<element_bytes>(p, b, s.load_end, n);
 }
 
 CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
@@ -857,16 +971,14 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     bias[i] = 0;
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
-  if (thread == 0) steps[0] = first_step(p, b);
+  if (thread == 0) {
+    first_step<sizeof(Scalar)>(p, b, steps[0]);
+    step_after<sizeof(Scalar)>(p, b, steps[0], steps[1]);
+  }
   __syncthreads();
-  // The input rows of a step are [rows_first, rows_end).
-  const auto rows_first = [&](const Step& s) { return larger(0, s.row / p.h.stride + p.h.phases.first); };
-  const auto rows_end = [&](const Step& s) {
-    return smaller(p.h.in, (s.row + s.rows - 1) / p.h.stride + p.h.phases.last + 1);
-  };
   for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, steps[0], offsets, bias, i);
   bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
-  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, rows_first(steps[0]), rows_end(steps[0]), thread, block);
+  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, steps[0].load_first, steps[0].load_end, thread, block);
   if (bad) *spoilt = 1;
   __syncthreads();
 
@@ -876,18 +988,20 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   for (int32_t i = 0, stage = 0; steps[i % 4].row < b.last_row; ++i) {
     const Step& now = steps[i % 4];
     const Place* now_places = places + i % 2 * t.block_channels;
-    const Step next = step_after(p, b, now);
-    if (thread == 0) steps[(i + 1) % 4] = next;
+    const Step& next = steps[(i + 1) % 4];
+    // By a warp that has less to do than others, if any has.
+    if (thread == block - 32) step_after<sizeof(Scalar)>(p, b, next, steps[(i + 2) % 4]);
     if (next.row < b.last_row) {
       for (int32_t c = thread; c < b.channels; c += block) {
         places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
       }
-      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, larger(rows_first(next), rows_end(now)),
-                                rows_end(next), thread, block);
+      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, next.load_first, next.load_end, thread, block);
     }
-    if (t.y_pixels) fill_rows(p, b, now, now_places, stage_of(stage));
-    compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
-                                                               stage_of(stage));
+    if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, stage_of(stage));
+    if (now.busy || !t.y_pixels) {
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
+                                                                 stage_of(stage));
+    }
     // What was loaded for this step; the other one is for the next step.
     if (spoilt[i % 2] != 0) {
       spoilt[(i + 1) % 2] = 1;
@@ -904,7 +1018,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     device::fence_async_proxy();
     __syncthreads();
-    store_step(p, b, now, offsets, y, stage_of(stage), stage_of(stage_after(stage)), bulk);
+    store_step(p, b, now, offsets, y, stage_of(stage), stage_of(stage_after(stage)), bulk, i);
     stage = stage_after(stage);
   }
   if (bulk) device::bulk_wait_read<0>();

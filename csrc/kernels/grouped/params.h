@@ -34,13 +34,15 @@ struct Params {
   bool bulk;            // stores by the copy engine
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
   Divisor tiles, steps;                                  // of a weight's index
-  Divisor passes, stride_h, ring;
+  Divisor passes, stride_h, stride_w, ring;
   Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
   int32_t units;                                  // of a whole step: the work of one warp at a time
   int32_t part_columns;                           // outputs of a row, of a step
   int32_t step_pitch, tap_pitch;                  // words between fragments of weights
   int32_t batch_residues;                         // phases of a row that are computed together
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
+  Divisor words;                                  // of a group
+  int32_t load_first;                             // the first column in shared memory that may be in the image
   Divisor store_vectors;                          // of the vectors of an output pixel
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
@@ -103,7 +105,8 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.chunks = Divisor(t.chunks), q.strips = Divisor(t.strips), q.channel_blocks = Divisor(t.channel_blocks);
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
-  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
+  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w),
+  q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
   q.units = t.part_tiles * passes * t.rows * t.unit_batches;
@@ -112,7 +115,14 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
   q.load_vectors = Divisor(vectors);
-  q.load_inner = Divisor(t.x_pixels ? ceil_div<int64_t>(t.input_columns, q.load_width) : t.block_groups * vectors);
+  q.words = Divisor(t.words);
+  int64_t columns = t.input_columns;
+  if (t.strips == 1 && t.x_pixels) {
+    const int32_t input_column = q.w_axis.phases.first & -4;
+    q.load_first = std::min(std::max(0, -input_column), t.input_columns - 4);
+    columns = std::clamp<int64_t>(int64_t{q.w_axis.in} - input_column - q.load_first, 1, columns - q.load_first);
+  }
+  q.load_inner = Divisor(t.x_pixels ? ceil_div<int64_t>(columns, q.load_width) : t.block_groups * vectors);
   q.load_middle = Divisor(t.x_pixels ? t.block_groups * t.words : t.input_columns);
   q.store_vectors = Divisor(std::max(1, t.block_channels / q.store_width));
   return q;
