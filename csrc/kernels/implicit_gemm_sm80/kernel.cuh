@@ -337,7 +337,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       // Into the stage of the chunk before this one, which all have multiplied.
       copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
       if (++turn == p.stages) turn = 0;
-#pragma unroll 1
+      // By two, so that fragments need not be moved from one set of registers to the other.
+#pragma unroll 2
       for (int32_t remaining = groups * set.steps; remaining > 0; --remaining) {
         uint32_t later[blocks][parts][4];
         load_a(later, --left > 0 ? next.y & 0xff : 0);
