@@ -33,7 +33,7 @@ inline constexpr Config configs[] = {
     {"32x256", 1, 4, 2, 8, 3},
     // Small problems: more blocks, bound by shared memory.
     {"64x128", 1, 4, 4, 4, 3},
-    {"64x64", 1, 4, 4, 2, 4},
+    {"64x64", 2, 2, 2, 4, 4},
     {"16x256", 1, 4, 1, 8, 4},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);

@@ -156,6 +156,21 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t
   }
 }
 
+// Loads a lane's words of a fragment if `wanted`; otherwise they are undefined. The compiler may not move it to where
+// they are used.
+CONVT_DEVICE void load_fragment(uint32_t (&to)[4], const uint4* from, uint32_t wanted) {
+#if defined(__CUDACC__)
+  asm volatile("{.reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];}"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "l"(from), "r"(wanted)
+               : "memory");
+#else
+  if (wanted == 0) return;
+  const uint4 v = __ldg(from);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+#endif
+}
+
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
     implicit_gemm_kernel(const __grid_constant__ Params p) {
@@ -237,9 +252,11 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     device::wait_for_previous_kernel();  // which packs the weights
 
     // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of rows
-    // that have a tap. A warp takes its own.
-    constexpr uint32_t warp_mask = (1u << blocks) - 1;
-    const int32_t first_block = warp_m * blocks;
+    // that have a tap. A warp takes its own: the warps' blocks alternate, so that each has some of every phase.
+    uint32_t warp_mask = 0;
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) warp_mask |= 1u << m * config.warps_m;
+    const uint32_t below = (1u << warp_m) - 1;  // blocks before the warp's first
     const uint4* step_fragments =
         static_cast<const uint4*>(p.packed) +
         ((static_cast<int64_t>(set.packed) +
@@ -248,32 +265,58 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
           static_cast<int64_t>(chunks.first) * p.groups_of_chunk * set.fragments) *
              (32 * parts) +
          lane);
+    // Fragments of the next step are on their way while one is multiplied. All loads come first, because a wait for one
+    // of them may be a wait for all.
     uint32_t a[blocks][parts][4];
-    const auto load_a = [&](int m, const uint4*& from) {
-#pragma unroll
-      for (int part = 0; part < parts; ++part) {
-        const uint4 v = __ldg(from + 32 * part);
-        a[m][part][0] = v.x, a[m][part][1] = v.y, a[m][part][2] = v.z, a[m][part][3] = v.w;
-      }
-      from += 32 * parts;
-    };
-    const auto own_fragments = [&](uint32_t mask) {
-      if constexpr (configs[Row].warps_m == 1) return step_fragments;
-      return step_fragments + __popc(mask & ((1u << first_block) - 1)) * (32 * parts);
-    };
-    uint2 step = steps[0];
-    {
-      const uint4* from = own_fragments(step.y);
+    uint32_t next_fragment = 0;
+#if defined(__CUDACC__)
+    asm volatile("" : "+l"(step_fragments));  // an address now, not a sum at every step
+#endif
+    const auto load_a = [&](uint32_t (&to)[blocks][parts][4], uint32_t mask) {
+      uint32_t fragment = next_fragment;
+      if constexpr (configs[Row].warps_m > 1) fragment += static_cast<uint32_t>(__popc(mask & below));
+      next_fragment += static_cast<uint32_t>(__popc(mask));
+      mask >>= warp_m;
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
-        if (step.y >> (first_block + m) & 1) load_a(m, from);
+        const uint4* const from = step_fragments + fragment * (32 * parts);
+        const uint32_t here = mask >> m * configs[Row].warps_m, wanted = here & 1;
+#pragma unroll
+        for (int part = 0; part < parts; ++part) load_fragment(to[m][part], from + 32 * part, wanted);
+        fragment += configs[Row].warps_m == 1
+                        ? wanted
+                        : static_cast<uint32_t>(__popc(here & ((1u << configs[Row].warps_m) - 1)));
       }
-      step_fragments += __popc(step.y) * (32 * parts);
-    }
+    };
+    uint2 step = steps[0];
+    load_a(a, step.y);
 
     const int32_t last_group = smaller<int32_t>(chunks.last * p.groups_of_chunk, p.channel_groups);
     int32_t left = (last_group - chunks.first * p.groups_of_chunk) * set.steps;  // steps, this one included
-    int32_t s = 0, turn = 0;
+    int32_t s = set.steps > 1 ? 1 : 0, turn = 0;                                 // the step after this one
+    uint2 next = steps[s];
+    device::SharedAddress stage = stages;
+    const auto multiply_block = [&](int m, const uint32_t (&b)[columns][parts][2]) {
+      if constexpr (mode == Mode::ieee) {
+        // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums of
+        // the steps are added by instructions that round.
+        float part[columns][4] = {};
+#pragma unroll
+        for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][1], b[n][0]);
+#pragma unroll
+        for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][parts - 1]);
+#pragma unroll
+        for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][0]);
+#pragma unroll
+        for (int n = 0; n < columns; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[m][n][e] += part[n][e];
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
+      }
+    };
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       const int32_t groups = groups_of(p, chunk);
       // Copies of the chunks after this one stay on their way.
@@ -284,7 +327,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       } else {
         device::cp_async_wait<2>();
       }
-      device::SharedAddress stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
+      stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
       if (!copies_need_no_order<mode>(p)) {
         const uint32_t items = items_of(chunk);
 #pragma unroll 1
@@ -294,8 +337,11 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       // Into the stage of the chunk before this one, which all have multiplied.
       copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
       if (++turn == p.stages) turn = 0;
-#pragma unroll 1
+      // By two, so that fragments need not be moved from one set of registers to the other.
+#pragma unroll 2
       for (int32_t remaining = groups * set.steps; remaining > 0; --remaining) {
+        uint32_t later[blocks][parts][4];
+        load_a(later, --left > 0 ? next.y & 0xff : 0);
         const device::SharedAddress from = stage + step.x;
         uint32_t b[columns][parts][2];
 #pragma unroll
@@ -306,43 +352,29 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
             b[n][part][0] = v.x, b[n][part][1] = v.y;
           }
         }
-        const uint32_t mask = step.y >> first_block & warp_mask;
-        if (++s == set.steps) {
-          s = 0;
-          stage += static_cast<uint32_t>(parts * 4 * p.patch_plane);
+        const uint32_t mask = step.y >> warp_m & warp_mask;
+        if (s == 0) stage += static_cast<uint32_t>(parts * 4 * p.patch_plane);
+        if (++s == set.steps) s = 0;
+        step = next;
+        next = steps[s];
+        if (mask == warp_mask) {
+          // Without branches the blocks' instructions may overlap.
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) multiply_block(m, b);
+        } else {
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) {
+            if (mask >> m * config.warps_m & 1) multiply_block(m, b);
+          }
         }
-        step = steps[s];
-        const uint32_t step_mask = --left > 0 ? step.y & 0xff : 0;
-        const uint32_t next_mask = step_mask >> first_block;
-
-        const uint4* fragments = own_fragments(step_mask);
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
-          if (mask >> m & 1) {
-            if constexpr (mode == Mode::ieee) {
-              // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums
-              // of the steps are added by instructions that round.
-              float part[columns][4] = {};
 #pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][1], b[n][0]);
+          for (int part = 0; part < parts; ++part) {
 #pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][parts - 1]);
-#pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][0]);
-#pragma unroll
-              for (int n = 0; n < columns; ++n) {
-#pragma unroll
-                for (int e = 0; e < 4; ++e) sums[m][n][e] += part[n][e];
-              }
-            } else {
-#pragma unroll
-              for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
-            }
+            for (int e = 0; e < 4; ++e) a[m][part][e] = later[m][part][e];
           }
-          // Where they were used last, so that the next ones are on their way for most of a step.
-          if (next_mask >> m & 1) load_a(m, fragments);
         }
-        step_fragments += __popc(step_mask) * (32 * parts);
       }
     }
     __syncthreads();
@@ -356,7 +388,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   float zero = 0;  // or NaN, if a sum is not finite
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
-    const int32_t row = (warp_m * blocks + m) * 16 + lane / 4;
+    const int32_t row = (m * config.warps_m + warp_m) * 16 + lane / 4;
     float bias[2] = {};
     if (p.splits == 1) bias[0] = bias_of_row<mode>(p, at, row), bias[1] = bias_of_row<mode>(p, at, row + 8);
 #pragma unroll
