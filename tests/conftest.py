@@ -64,10 +64,15 @@ def device(request) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _fresh_state():
-    """The same random numbers whatever ran before, and no setting left behind."""
+def _fresh_state(request):
+    """The same random numbers whatever ran before, and no setting left behind.
+
+    On a GPU float32 is float32: tests of TF32, which torch allows by default, say so themselves.
+    """
     torch.manual_seed(0)
     tf32 = torch.backends.cudnn.allow_tf32
+    if request.node.get_closest_marker("gpu") is not None:
+        torch.backends.cudnn.allow_tf32 = False
     yield
     torch.backends.cudnn.allow_tf32 = tf32
     if torch.cuda.is_available():

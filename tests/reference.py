@@ -16,6 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+import convt
+
 REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 ROLES = ("forward", "input_grad", "weight_grad")
@@ -208,6 +210,16 @@ def assert_parity(result, torch_result, reference: Reference, tensor_core=None):
         chance = 4 * _norm(error * value) / scale
         limit = 2 * gain_of_torch + chance + gain_floor
         assert gain <= limit, f"signed bias {gain:.3e} of the result > {limit:.3e}; torch's is {gain_of_torch:.3e}"
+
+
+def tensor_core_of(x, w, **arguments):
+    """assert_parity's `tensor_core` for a forward that the planner decides."""
+    if x.device.type != "cuda" or x.dtype != torch.float32:
+        return None
+    algorithm = convt.explain(x, w, **arguments).algorithm
+    if algorithm in ("direct", "depthwise", "aten", "empty"):
+        return None
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 
 
 def rule_of_forward(p: Problem, x, w, bias, precision):

@@ -19,6 +19,8 @@ from reference import (
     random_problem,
     random_tensor,
     reference,
+    rule_of_forward,
+    tensor_core_of,
     torch_gradients,
     wide,
 )
@@ -83,6 +85,10 @@ def check(p, dtype, device, memory=("contiguous",) * 3, bias=True, roles=ROLES):
             continue
         result = compute(p, role, **named)
         assert result.dtype == dtype
+        tensor_core = tensor_core_of(x, w, **p.arguments) if role == "forward" else None
+        if tensor_core is not None:
+            rule_of_forward(p, x, w, b, tensor_core)(result)
+            continue
         if "dy" in named:
             named["y"] = named.pop("dy")
         assert_parity(result, expected[role], reference(p, role, **named))
