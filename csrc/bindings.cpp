@@ -259,6 +259,7 @@ void bind(py::module_& m) {
   py::class_<Candidate>(m, "Candidate", "One way to compute a problem, or the reason why not.")
       .def_property_readonly("algorithm", [](const Candidate& c) { return name(c.algorithm); })
       .def_readonly("configuration", &Candidate::configuration)
+      .def_readonly("reservation", &Candidate::reservation, "why only a forced plan uses it although it fits")
       .def_readonly("modelled_seconds", &Candidate::modelled_seconds, "what the family's model says")
       .def_readonly("estimated_seconds", &Candidate::estimated_seconds, "ranks candidates; not a measurement")
       .def_readonly("plan", &Candidate::plan, "if the candidate fits")

@@ -140,7 +140,7 @@ def test_random_problems(configuration, precision, layout):
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
             assert torch.equal(forced_if_it_fits(configuration, x, w, b, p), result)
-    assert ran > 0
+    assert ran > 0 or problem_count(10) < 10
 
 
 @pytest.mark.gpu

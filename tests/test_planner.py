@@ -81,7 +81,7 @@ def test_each_configuration_is_a_candidate_with_a_cost_or_a_reason(operation):
                 assert candidate.estimated_seconds > 0
             else:
                 assert len(candidate.refusal) > 10
-        cheapest = min((c for c in p.candidates if c.fits), key=lambda c: c.estimated_seconds)
+        cheapest = min((c for c in p.candidates if c.fits and not c.reservation), key=lambda c: c.estimated_seconds)
         assert (cheapest.algorithm, cheapest.configuration) == (p.algorithm, p.configuration)
 
 
@@ -226,3 +226,20 @@ def test_the_precision_of_float32_is_part_of_the_problem():
     assert "float32 (tf32)" in str(with_tf32)
     assert "float32 (ieee)" in str(without)
     assert with_tf32 != without
+
+
+def test_strict_float32_of_few_terms_is_not_split():
+    """Two TF32 parts of an operand are off by more than float32 sums of few terms: only a forced plan uses them."""
+    torch.backends.cudnn.allow_tf32 = False
+    shapes = ((4, 16, 64, 64), (16, 32, 2, 2))
+    few = plan("forward", torch.float32, shapes=shapes, stride=2)
+    assert few.algorithm == "direct"
+    reserved = {c.algorithm for c in few.candidates if c.fits and c.reservation}
+    assert {"implicit_gemm_sm80", "column", "grouped"} & reserved
+    assert "is less accurate than float32 in sums of so few terms" in str(few)
+    many = plan("forward", torch.float32, shapes=((4, 64, 64, 64), (64, 32, 2, 2)), stride=2)
+    assert many.algorithm != "direct"
+    for dtype in (torch.float16, torch.bfloat16):
+        assert not any(c.reservation for c in plan("forward", dtype, shapes=shapes, stride=2).candidates)
+    torch.backends.cudnn.allow_tf32 = True
+    assert not any(c.reservation for c in plan("forward", torch.float32, shapes=shapes, stride=2).candidates)

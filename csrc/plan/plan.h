@@ -59,6 +59,7 @@ struct Candidate {
   Plan plan;
   double estimated_seconds = 0;  // ranks the candidates that fit; not a measurement
   double modelled_seconds = 0;   // what its family's model says; the estimate is that, calibrated
+  std::string reservation;       // why only a forced plan uses it although it fits
   std::string refusal;           // empty if the candidate fits
 
   bool fits() const { return refusal.empty(); }

@@ -21,6 +21,7 @@ struct Family {
   const char* name;
   std::vector<std::string> (*configurations)();
   Candidates* candidates;
+  bool splits_float32 = false;  // into two TF32 parts, where TF32 itself is not allowed
 };
 
 template <const auto& configs>
@@ -32,13 +33,13 @@ std::vector<std::string> names_of() {
 
 const Family families[] = {
     {Algorithm::depthwise, "depthwise", names_of<depthwise::configs>, depthwise_candidates},
-    {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates},
-    {Algorithm::column, "column", names_of<column::configs>, column_candidates},
-    {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates},
+    {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates, true},
+    {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
+    {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
      implicit_gemm_sm90_candidates},
     {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,
-     implicit_gemm_sm80_candidates},
+     implicit_gemm_sm80_candidates, true},
     {Algorithm::direct, "direct", names_of<direct::configs>, direct_candidates},
     {Algorithm::aten, "aten", [] { return std::vector<std::string>{"convolution"}; }, aten_candidates},
 };
@@ -47,7 +48,15 @@ std::string full_name(const Candidate& c) { return std::string(name(c.algorithm)
 
 std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device) {
   std::vector<Candidate> candidates;
-  for (const Family& family : families) family.candidates(p, device, candidates);
+  const bool few_terms =
+      p.dtype == DataType::float32 && p.precision == Precision::ieee && terms_of_output(p) < fewest_terms_of_split;
+  for (const Family& family : families) {
+    const size_t first = candidates.size();
+    family.candidates(p, device, candidates);
+    for (size_t i = first; few_terms && family.splits_float32 && i < candidates.size(); ++i) {
+      candidates[i].reservation = "is less accurate than float32 in sums of so few terms";
+    }
+  }
   for (Candidate& c : candidates) {
     if (!c.fits()) continue;
     c.modelled_seconds = c.estimated_seconds;
@@ -59,7 +68,8 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
 Candidate choose(const Problem& p, const DeviceInfo& device, const std::vector<Candidate>& candidates) {
   const Candidate* best = nullptr;
   for (const Candidate& c : candidates) {
-    if (c.fits() && (best == nullptr || c.estimated_seconds < best->estimated_seconds)) best = &c;
+    if (c.fits() && c.reservation.empty() && (best == nullptr || c.estimated_seconds < best->estimated_seconds))
+      best = &c;
   }
   if (best == nullptr) throw std::invalid_argument("no kernel of convt takes this problem: " + describe(p));
   return *best;
@@ -142,6 +152,10 @@ std::string Explanation::to_string() const {
   for (const Candidate& c : candidates) {
     if (c.plan == plan && c.fits()) continue;
     s += "  not " + full_name(c) + ": ";
+    if (c.fits() && !c.reservation.empty()) {
+      s += c.reservation + "\n";
+      continue;
+    }
     s += c.fits() ? "estimated " + microseconds(c.estimated_seconds) + ", the choice " +
                         microseconds(chosen.estimated_seconds)
                   : c.refusal;

@@ -90,7 +90,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.kernel_h = static_cast<int32_t>(p.kernel_h), q.kernel_w = static_cast<int32_t>(p.kernel_w);
   // Vectors run along the columns, two channels at a time in 16 bits, or along the channels of a group.
   if (t.x_pixels) {
-    q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row}, 4);
+    q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 4);
   } else {
     q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_row, q.x_column, q.cin}, static_cast<int32_t>(16 / bytes));
     q.load_width = bytes == 2 ? q.load_width / 2 : q.load_width;

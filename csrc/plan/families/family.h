@@ -2,6 +2,7 @@
 // configurations for a problem: those that fit, with an estimate of their time, and the others with the reason.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <string>
 #include <vector>
@@ -29,6 +30,18 @@ inline Candidate fitting(Algorithm algorithm, const std::string& configuration, 
   c.configuration = configuration;
   c.plan.configuration = row;
   return c;
+}
+
+// Tensor cores compute float32 without TF32 from operands split into two TF32 parts. Whatever the number of terms, that
+// is off by 9e-8 of the result, which the sums of float32 instructions exceed only from about this many terms on.
+inline constexpr double fewest_terms_of_split = 25;
+
+// Of an output, in the mean over the phases that have taps.
+inline double terms_of_output(const Problem& p) {
+  const auto taps = [](int64_t kernel, int64_t stride) {
+    return static_cast<double>(kernel) / static_cast<double>(std::min(kernel, stride));
+  };
+  return static_cast<double>(p.in_channels_per_group()) * taps(p.kernel_h, p.stride_h) * taps(p.kernel_w, p.stride_w);
 }
 
 using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate>&);
