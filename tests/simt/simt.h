@@ -213,7 +213,7 @@ inline void catch_faults() {
   stack_t alternate{};
   alternate.ss_sp = stack, alternate.ss_size = sizeof(stack);
   sigaltstack(&alternate, nullptr);
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_sigaction = on_segv;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGSEGV, &action, nullptr);

@@ -265,8 +265,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double step = issued / rate + latency / resident;
   const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
-  // The first measurement, 2.06 to 2.26 instructions a cycle with two blocks and more of them than were counted, was 1.75
-  // of this; the instructions that were removed since leave 1.3, on paper.
+  // The first measurement, 2.06 to 2.26 instructions a cycle with two blocks and more of them than were counted,
+  // was 1.75 of this; the instructions that were removed since leave 1.3, on paper.
   constexpr double measured = 1.3;
   const double compute = measured * waves * resident * (begin + steps * step) / clock;
 

@@ -41,7 +41,7 @@ CONVT_DEVICE void read_words(const float* from, float* to) {
 template <class Scalar, int Width, int Words, int Phases>
 CONVT_DEVICE void write_vectors(const float* from, int32_t pitch, const int32_t (&at)[Width], Scalar* y,
                                 int64_t y_pitch, int32_t count) {
-  const auto read = [&](const float* row, float(&v)[Width]) {
+  const auto read = [&](const float* row, float (&v)[Width]) {
     if constexpr (Phases == 1) {
       read_words<Width, true>(row + at[0], v);
     } else if constexpr (Phases == 2 && Width >= 4) {

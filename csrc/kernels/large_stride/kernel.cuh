@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   }
 
   if (wrong == 0.0f) return;
-    // Each output that is not finite, once more.
+  // Each output that is not finite, once more.
 #pragma unroll 1
   for (int32_t i = g; i < p.positions; i += 8) {
     const Position at = positions[i];

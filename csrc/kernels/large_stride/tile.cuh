@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
     for (int i = 0; i < 4; ++i) {
       const TilePosition q = positions[warp_position + 8 * i + g];
       const int half = 2 * (i % 2);
-      const float(&sum)[2][4] = sums[i / 2][j];
+      const float (&sum)[2][4] = sums[i / 2][j];
       float v[4] = {sum[0][half], sum[1][half], sum[0][half + 1], sum[1][half + 1]};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -467,7 +467,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   }
 
   if (wrong == 0.0f) return;
-    // Each output that is not finite, once more.
+  // Each output that is not finite, once more.
 #pragma unroll 1
   for (int32_t i = 0; i < 4 * pairs; ++i) {
     const Columns c = columns_at(p, first_column + warp_column + 16 * (i / 4) + 4 * t);
