@@ -119,7 +119,7 @@ def problem(rng, most_height=12, most_width=90):
 
 
 def operands(p, dtype, rng):
-    memory = rng.choice(("contiguous", "contiguous", "channels_last", "offset"))
+    memory = rng.choice(("contiguous", "contiguous", "channels_last", "offset", "expanded"))
     x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), memory)
     w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), rng.choice(("contiguous", "channels_last", "permuted")))
     return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None

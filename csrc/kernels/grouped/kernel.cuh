@@ -127,15 +127,15 @@ CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
 #endif
 }
 
-// V words of x: of neighbouring columns, or of neighbouring channels. 16-bit elements of two channels `pair` apart are
-// put together by join_words() when they are there; pair is 0 if there is no second channel.
+// V words of x: of neighbouring columns, or of neighbouring channels. 16-bit elements of two channels, the `second` one
+// `pair` away if there is one, are put together by join_words() when they are there.
 template <class Scalar, int V, bool XPixels>
-CONVT_DEVICE void read_words(bool is, const Scalar* x, int64_t pair, uint32_t (&to)[4]) {
+CONVT_DEVICE void read_words(bool is, const Scalar* x, bool second, int64_t pair, uint32_t (&to)[4]) {
   if constexpr (sizeof(Scalar) == 4 || (!XPixels && V > 1)) {
     load_if<V>(is, x, to);
   } else {
     load_if<V / 2>(is, x, to);
-    load_if<V / 2>(is && pair != 0, x + pair, to + 2);
+    load_if<V / 2>(is && second, x + pair, to + 2);
   }
 }
 template <class Scalar, int V, bool XPixels>
@@ -183,12 +183,12 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
       uint32_t slot = static_cast<uint32_t>(row);
       p.ring.divide(slot);
       const int32_t channel = word * per_word;
-      const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
+      const bool second = per_word == 2 && channel + 1 < p.cin;
       is = is && b.group + group < p.groups;
       const bool whole = is && in_column >= 0 && in_column + (XPixels ? V : 1) <= p.w_axis.in;
       const Scalar* at = x + (((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
                               (XPixels ? in_column : in_column * p.x_column));
-      read_words<Scalar, V, XPixels>(whole, at, pair, words[i]);
+      read_words<Scalar, V, XPixels>(whole, at, second, p.x_channel, words[i]);
       place[i] = static_cast<int32_t>(slot) * t.row_pitch + (group * t.steps * t.step_words + word) * t.word_pitch +
                  column * t.pixel_pitch;
       if (XPixels && V > 1 && is && !whole && in_column < p.w_axis.in && in_column + V > 0) parts |= 1u << i;
@@ -238,12 +238,12 @@ CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x,
         uint32_t* to_words = ring + (static_cast<int32_t>(slot) * t.row_pitch +
                                      (group * t.steps * t.step_words + word) * t.word_pitch + column);
         const Scalar* at = x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column;
-        const int64_t pair = per_word == 2 && channel + 1 < p.cin ? p.x_channel : 0;
+        const bool second = per_word == 2 && channel + 1 < p.cin;
 #pragma unroll 1
         for (int v = 0; v < V; ++v) {
           if (in_column + v >= p.w_axis.in || in_column + v < 0) continue;
           uint32_t one[4];
-          read_words<Scalar, 1, true>(true, at + v, pair, one);
+          read_words<Scalar, 1, true>(true, at + v, second, p.x_channel, one);
           join_words<Scalar, 1, true>(one);
           one[0] = operand<Scalar, Strict>(one[0]);
           if constexpr (Strict) bad |= not_finite<Scalar>(one[0]);
