@@ -65,7 +65,7 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
   return candidates;
 }
 
-Candidate choose(const Problem& p, const DeviceInfo& device, const std::vector<Candidate>& candidates) {
+Candidate choose(const Problem& p, const std::vector<Candidate>& candidates) {
   const Candidate* best = nullptr;
   for (const Candidate& c : candidates) {
     if (c.fits() && c.reservation.empty() && (best == nullptr || c.estimated_seconds < best->estimated_seconds))
@@ -105,7 +105,7 @@ std::string GemmTile::to_string() const {
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {
   if (p.result_elements() == 0) return nothing_to_do().plan;
-  return choose(p, device, all_candidates(p, device)).plan;
+  return choose(p, all_candidates(p, device)).plan;
 }
 
 Plan make_forced_plan(const Problem& p, const DeviceInfo& device, const std::string& configuration) {
@@ -121,7 +121,7 @@ Explanation explain(const Problem& p, const DeviceInfo& device) {
   Explanation e{p, device, nothing_to_do(), {}};
   if (p.result_elements() == 0) return e;
   e.candidates = all_candidates(p, device);
-  e.chosen = choose(p, device, e.candidates);
+  e.chosen = choose(p, e.candidates);
   return e;
 }
 

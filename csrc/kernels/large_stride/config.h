@@ -16,7 +16,7 @@ namespace convt::large_stride {
 struct Config {
   const char* name;
   int32_t steps;         // of 8 words of K (a word is a float32 channel or two 16-bit channels), in registers
-  int32_t tile_columns;  // of those without, which cut the product into tiles: see tile.h
+  int32_t tile_columns;  // of those without, which cut the product into tiles: see tiling.h
 };
 
 inline constexpr Config configs[] = {

@@ -1,4 +1,4 @@
-// The matrix product of all phases, tile by tile. See tile.h for the idea.
+// The matrix product of all phases, tile by tile. See tiling.h for the idea.
 //
 // A block's 4 warps have 32 positions and half of the columns each. Inputs and weights lie in shared memory as [word of
 // K][position] and [word of K][column], rounded; the next chunk is on its way to registers while one is multiplied. Of

@@ -6,7 +6,7 @@
 #include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
-#include "tile.h"
+#include "tiling.h"
 
 namespace convt::large_stride {
 

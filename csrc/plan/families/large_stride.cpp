@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "../../kernels/large_stride/tile.h"
+#include "../../kernels/large_stride/tiling.h"
 #include "family.h"
 
 namespace convt {
