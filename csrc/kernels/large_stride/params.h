@@ -5,24 +5,14 @@
 
 #include "../../plan/plan.h"
 #include "../divisor.h"
-#include "../operands.h"
+#include "../strided_params.h"
 #include "config.h"
 
 namespace convt::large_stride {
 
-// Strides in elements.
-struct Params {
-  const void* x;
-  const void* w;
-  const void* bias;  // null if there is none
-  void* y;
-  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
-  int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
-  int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
-  Axis<int32_t> h, w_axis;
-  int32_t channels, out_channels;  // of one group
-  int32_t words, depth;            // of K: channels, and all
-  int32_t taps_w;                  // of a phase
+struct Params : StridedParams {
+  int32_t words, depth;  // of K: channels, and all
+  int32_t taps_w;        // of a phase
   int32_t taps_h;
   int32_t first_q_h, first_q_w, q_h;
   int32_t rows, positions;  // of a block: of positions, and rounded up
@@ -37,17 +27,7 @@ static_assert(std::is_trivially_copyable_v<Params>);
 
 inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) {
   Params q{};
-  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
-  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1], q.x_row_stride = p.x_strides[2];
-  q.x_column_stride = p.x_strides[3];
-  q.w_in_stride = p.w_strides[0], q.w_out_stride = p.w_strides[1], q.w_row_stride = p.w_strides[2];
-  q.w_column_stride = p.w_strides[3];
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.y_row_stride = p.y_strides[2];
-  q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
-  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
-  q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
-  q.channels = static_cast<int32_t>(p.in_channels_per_group());
-  q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
+  set_strided(q, p, o);
   q.words = static_cast<int32_t>(t.words), q.depth = static_cast<int32_t>(t.depth);
   q.taps_w = static_cast<int32_t>(t.taps_w), q.taps_h = static_cast<int32_t>(t.taps_h);
   q.first_q_h = static_cast<int32_t>(t.first_q_h), q.first_q_w = static_cast<int32_t>(t.first_q_w);

@@ -5,25 +5,15 @@
 
 #include "../access_width.h"
 #include "../divisor.h"
-#include "../operands.h"
+#include "../strided_params.h"
 #include "tiling.h"
 
 namespace convt::large_stride {
 
-// Strides in elements.
-struct TileParams {
-  const void* x;
-  const void* w;
-  const void* bias;  // null if there is none
-  void* y;
+struct TileParams : StridedParams {
   float* partials;
   uint32_t* counters;
-  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
-  int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
-  int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
-  Axis<int32_t> h, w_axis;
-  int32_t channels, out_channels;  // of one group
-  int32_t words, chunks;           // of the channels of a tap
+  int32_t words, chunks;  // of the channels of a tap
   int32_t first_q_h, first_q_w, positions;
   int32_t columns, splits;
   Divisor position_tiles, column_tiles, by_splits, q_w, q_h, row_columns, inner;
@@ -38,18 +28,9 @@ static_assert(std::is_trivially_copyable_v<TileParams>);
 inline TileParams make_tile_params(const Problem& p, const TileTiling& t, int32_t splits, const Operands& o) {
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   TileParams q{};
-  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  set_strided(q, p, o);
   q.counters = static_cast<uint32_t*>(o.workspace);
   q.partials = reinterpret_cast<float*>(static_cast<unsigned char*>(o.workspace) + t.counter_bytes());
-  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1], q.x_row_stride = p.x_strides[2];
-  q.x_column_stride = p.x_strides[3];
-  q.w_in_stride = p.w_strides[0], q.w_out_stride = p.w_strides[1], q.w_row_stride = p.w_strides[2];
-  q.w_column_stride = p.w_strides[3];
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.y_row_stride = p.y_strides[2];
-  q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
-  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
-  q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
-  q.channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
   q.words = narrow(t.words), q.chunks = narrow(t.chunks);
   q.first_q_h = narrow(t.first_q_h), q.first_q_w = narrow(t.first_q_w), q.positions = narrow(t.positions);
   q.columns = narrow(t.columns), q.splits = splits;
