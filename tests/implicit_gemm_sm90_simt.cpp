@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
 #include "plan/plan.h"
 #include "simt_problem.h"
@@ -44,26 +45,59 @@ bool run(DataType dtype, Precision precision) {
     family::Tables tables;
     const family::Config& config = family::configs[plan.configuration];
     family::make_tables(config, p, plan.tile.row_phases, plan.tile.column_phases, tables);
-    if (pick(0, 2) == 0) plan.tile.channel_groups = 1;
+    GemmTile& shape = plan.tile;
+    // Small images may be gathered.
+    const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
+    if (!family::gathers(shape) && columns <= config.columns() && pick(0, 2) == 0) {
+      shape.piece_rows = 0;
+      shape.columns = static_cast<int32_t>(columns);
+      shape.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
+      shape.images =
+          shape.rows < rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (rows * columns)));
+      shape.patch_stages = family::fewest_patch_stages, shape.reuse = 1;
+    }
     const family::Counts counts = family::make_counts(p, tables, plan.tile);
     plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
+    // x may be brought into channels_last first.
+    shape.channels_last = shape.channels_last || pick(0, 3) == 0;
+    // A patch may stay for several tiles, whatever the planner thinks of it.
+    const family::Patch patch = family::make_patch(config, p, tables, shape);
+    bool all_have_taps = shape.splits == 1 && !family::gathers(shape);
+    for (int32_t i = 0; i < tables.sets; ++i) all_have_taps &= tables.set[i].steps > 0;
+    shape.reuse = 1;
+    for (int64_t reuse = pick(1, counts.channels * tables.sets); reuse > 1; --reuse) {
+      const auto stages = static_cast<int32_t>(pick(counts.chunks, family::most_patch_stages));
+      if (!all_have_taps || counts.channels * tables.sets % reuse != 0) continue;
+      if (family::shared_layout(config, p, tables, patch, shape, stages).bytes == 0) continue;
+      shape.reuse = static_cast<int32_t>(reuse), shape.patch_stages = std::max(stages, family::fewest_patch_stages);
+      break;
+    }
     // A block takes several tiles.
-    plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits));
-    plan.workspace_bytes = family::make_workspace(config, counts, plan.tile).bytes;
+    plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
+    plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
     const Case<Scalar> c(p);
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
+    if (launch.params.channels_last) {
+      if (!launch.x_map.valid()) continue;
+      simt::launch(dim3(launch.channels_last_grid), dim3(family::channels_last_threads),
+                   family::channels_last_shared_bytes,
+                   [&] { family::channels_last_kernel<mode>(launch.channels_last); });
+    }
     simt::launch(dim3(3), dim3(256), 0, [&] { implicit_gemm::pack_kernel<mode, family::Fragments>(launch.pack); });
+    if (launch.params.copy_boxes) launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
-    const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +
-                             ", store width " + std::to_string(launch.params.store_width) + ", tile " +
-                             std::to_string(t.images) + " x " + std::to_string(t.rows) + " x " +
-                             std::to_string(t.columns) + ", phases " + std::to_string(t.row_phases) + " x " +
-                             std::to_string(t.column_phases) + ", groups " + std::to_string(t.channel_groups) +
-                             ", splits " + std::to_string(t.splits);
+    const std::string what =
+        configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
+        std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
+        std::to_string(t.rows) + " x " + std::to_string(t.columns) + (family::gathers(t) ? " gathered" : "") +
+        ", phases " + std::to_string(t.row_phases) + " x " + std::to_string(t.column_phases) + ", boxes " +
+        std::to_string(launch.params.copy_boxes) + ", stages " + std::to_string(launch.params.stages) + " and " +
+        std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") + ", reuse " +
+        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands.
     return c.check(
         what.c_str(),

@@ -5,12 +5,16 @@
 #include <cstdint>
 
 #include "scalar.h"
+#include "tensor_map.h"
 
 #if !defined(__CUDACC__)
 #include "simt.h"
 #else
 
 #define CONVT_DEVICE __device__ __forceinline__
+
+// Outside of any namespace, where names are those of PTX.
+extern __shared__ __align__(1024) unsigned char convt_dynamic_shared_memory[];
 
 namespace convt::device {
 
@@ -44,10 +48,13 @@ CONVT_DEVICE void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-// The block's dynamic shared memory.
-CONVT_DEVICE unsigned char* dynamic_shared_memory() {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  return memory;
+// The block's dynamic shared memory. Its address is a constant, which the compiler sees only if it is read so: from the
+// pointer it would ask for the block's place in its cluster at each use.
+CONVT_DEVICE unsigned char* dynamic_shared_memory() { return convt_dynamic_shared_memory; }
+CONVT_DEVICE SharedAddress dynamic_shared_address() {
+  SharedAddress a;
+  asm("mov.u32 %0, convt_dynamic_shared_memory;" : "=r"(a));
+  return a;
 }
 
 // A float32 rounded to TF32, to nearest with ties away from zero; NaN and infinity stay.
@@ -240,12 +247,31 @@ CONVT_DEVICE void more_registers() {
 #endif
 }
 
-// A K-major operand of wgmma in shared memory without swizzle: 8 rows of 16 bytes are 128 bytes in a row; `leading`
-// bytes lie between the halves of the 32 bytes of K, `stride` bytes between groups of 8 rows.
+// The same for a box of a tensor, which begins at the coordinates `at` (innermost first).
+CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
+                           SharedAddress barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
+      "%6}], [%7];" ::"r"(shared),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
+      : "memory");
+#endif
+}
+
+// A K-major operand of wgmma in shared memory with the 128-byte swizzle: rows of 128 bytes, and `stride` bytes from 8
+// rows to the next 8. `start` may be any row and any multiple of 32 bytes of it: what the swizzle does to an address
+// depends on the address alone.
 using MatrixDescriptor = uint64_t;
-CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t leading, uint32_t stride) {
-  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | (leading >> 4) << 16) | static_cast<uint64_t>(stride >> 4)
-                                                                                    << 32;
+CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride) {
+  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | 1 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
+         uint64_t{1} << 62;
+}
+
+// The same operand, `bytes` further.
+CONVT_DEVICE MatrixDescriptor advance(MatrixDescriptor d, uint32_t bytes) {
+  // Addresses of shared memory do not reach the bits above them.
+  return (d & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(d) + (bytes >> 4));
 }
 
 // Around the accumulators of wgmma: before the first one that uses registers which others have written; after the last

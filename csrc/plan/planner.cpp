@@ -100,7 +100,9 @@ std::string GemmTile::to_string() const {
   const auto count = [](int32_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); };
   return "tiles of " + count(images, "image") + " x " + count(rows, "row") + " x " + count(columns, "column") + ", " +
          std::to_string(row_phases) + " x " + count(column_phases, "phase") + ", " +
-         count(channel_groups, "channel group") + ", " + count(splits, "split");
+         count(channel_groups, "channel group") + ", " + count(splits, "split") +
+         (reuse > 1 ? ", " + count(reuse, "tile") + " of a patch" : "") +
+         (channels_last ? ", of channels_last in the workspace" : "");
 }
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {

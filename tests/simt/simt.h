@@ -437,7 +437,7 @@ inline void launch(dim3 grid, dim3 dim, size_t shared_bytes, const std::function
     b.warps[i / warp_size].lanes.push_back(t.get());
     b.threads.push_back(std::move(t));
   }
-  const Guarded shared(shared_bytes == 0 ? 1 : shared_bytes, 128);
+  const Guarded shared(shared_bytes == 0 ? 1 : shared_bytes, 1024);
   const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
   std::vector<size_t> order(blocks);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -568,6 +568,7 @@ inline unsigned char* dynamic_shared_memory() { return simt::block->shared; }
 
 using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
+inline SharedAddress dynamic_shared_address() { return shared_address(simt::block->shared); }
 inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
 inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
 inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
@@ -733,8 +734,8 @@ inline void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
   for (int64_t turns = 0;; ++turns) {
     simt::CountingBarrier& b = simt::counting_barrier(barrier);
     while (!b.copies.empty()) {
-      const simt::AsyncCopy copy = b.copies.front();
-      b.copies.erase(b.copies.begin());
+      const simt::AsyncCopy copy = b.copies.back();
+      b.copies.pop_back();
       simt::perform(copy);
       b.bytes -= copy.bytes;
       simt::turn_over(b);
@@ -765,15 +766,63 @@ void fewer_registers() {}
 template <int Count>
 void more_registers() {}
 
+// A tensor map holds its layout.
+inline TensorMap make_tensor_map(const TensorMapLayout& layout) {
+  static_assert(sizeof(TensorMapLayout) <= sizeof(TensorMap));
+  TensorMap map{};
+  std::memcpy(map.words, &layout, sizeof(layout));
+  return map;
+}
+
+// What the 128-byte swizzle makes of an address.
+inline SharedAddress swizzled(SharedAddress a) { return a ^ (a >> 3 & 0x70); }
+
+inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
+                     SharedAddress barrier) {
+  TensorMapLayout layout;
+  std::memcpy(&layout, map.words, sizeof(layout));
+  if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
+  if (shared % 1024 != 0) simt::fail("a box is not copied to a multiple of 1024 bytes");
+  simt::CountingBarrier& b = simt::counting_barrier(barrier);
+  static const unsigned char zeros[16] = {};
+  const int64_t unit = 16 / layout.element_bytes;  // a unit may be cut by the end of the channels
+  SharedAddress to = shared;
+  for (int32_t g = 0; g < layout.box[4]; ++g) {
+    for (int32_t n = 0; n < layout.box[3]; ++n) {
+      for (int32_t r = 0; r < layout.box[2]; ++r) {
+        for (int32_t c = 0; c < layout.box[1]; ++c, to += 128) {
+          const int64_t place[4] = {at[1] + c, at[2] + r, at[3] + n, at[4] + g};
+          bool inside = true;
+          const unsigned char* from = static_cast<const unsigned char*>(layout.base);
+          for (int d = 0; d < 4; ++d) {
+            inside &= place[d] >= 0 && place[d] < layout.sizes[d + 1];
+            from += place[d] * layout.strides[d];
+          }
+          for (int32_t u = 0; u < 8; ++u) {
+            const int64_t first = at[0] + u * unit, left = std::clamp<int64_t>(layout.sizes[0] - first, 0, unit);
+            const unsigned valid = inside ? static_cast<unsigned>(left * layout.element_bytes) : 0;
+            b.copies.push_back({reinterpret_cast<void*>(swizzled(to + static_cast<SharedAddress>(16 * u))),
+                                valid > 0 ? from + first * layout.element_bytes : zeros, 16, valid});
+          }
+        }
+      }
+    }
+  }
+}
+
 struct MatrixDescriptor {
   SharedAddress start;
-  uint32_t leading, stride;
+  uint32_t stride;
 };
-inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t leading, uint32_t stride) {
-  if (start % 16 != 0 || leading % 16 != 0 || stride % 16 != 0 || leading >= 1 << 18 || stride >= 1 << 18) {
+inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride) {
+  if (start % 16 != 0 || stride % 16 != 0 || stride >= 1 << 18) {
     simt::fail("a matrix descriptor does not hold these addresses");
   }
-  return {start, leading, stride};
+  return {start, stride};
+}
+
+inline MatrixDescriptor advance(MatrixDescriptor d, uint32_t bytes) {
+  return matrix_descriptor(d.start + bytes, d.stride);
 }
 
 inline void wgmma_fence() {}
@@ -817,9 +866,9 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
       constexpr int k = type == WgmmaType::tf32 ? 8 : 16;
       const auto row = [](const MatrixDescriptor& m, int r, double* to) {
         for (int half = 0; half < 2; ++half) {
-          const SharedAddress at = m.start + static_cast<SharedAddress>(r / 8) * m.stride +
-                                   static_cast<SharedAddress>(half) * m.leading +
-                                   static_cast<SharedAddress>(r % 8 * 16);
+          const SharedAddress at =
+              swizzled(m.start + static_cast<SharedAddress>(r / 8) * m.stride +
+                       static_cast<SharedAddress>(r % 8 * 128) + static_cast<SharedAddress>(16 * half));
           for (int e = 0; e < k / 2; ++e) {
             double v;
             if constexpr (type == WgmmaType::tf32) {

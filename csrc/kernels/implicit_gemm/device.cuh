@@ -26,6 +26,15 @@ struct Traits<Mode::bfloat16> {
   using Scalar = BFloat16;
 };
 
+// The same number, but what is computed with it is computed here: the compiler keeps nothing of it in registers from
+// one turn of a loop to the next.
+CONVT_DEVICE int32_t recomputed(int32_t v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(v));
+#endif
+  return v;
+}
+
 // A float32 as the sum of two TF32 numbers. What rounds to infinity but is finite is cut instead; the rest of a number
 // that is not finite is zero.
 CONVT_DEVICE void split(float v, uint32_t& high, uint32_t& low) {
@@ -136,7 +145,7 @@ __device__ __noinline__ float exact_output(const CommonParams& p, int32_t group,
 // Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp
 // 512 in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or,
 // in channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
-// is, how many warps make it, and which row and word of it is word `e` of a lane.
+// is, how many words of channels a row has, how many warps make it, and which row and word of it is word `e` of a lane.
 template <Mode mode, class Layout>
 __global__ void pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -163,7 +172,8 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const auto out = static_cast<int32_t>(fragment_row) * Layout::rows + Layout::row(warp, lane, e);
-      const int32_t in = (static_cast<int32_t>(channel_group) * 8 + Layout::k(warp, lane, e)) * channels_of_word;
+      const int32_t in =
+          (static_cast<int32_t>(channel_group) * Layout::group_words + Layout::k(warp, lane, e)) * channels_of_word;
       const Scalar* const first_channel = from + (in * p.strides[0] + out * p.strides[1]);
 #pragma unroll
       for (int c = 0; c < channels_of_word; ++c) {
@@ -195,6 +205,8 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
       to[part * (Layout::words / 4)] = make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
     }
   }
+  // A kernel before this one may work for the next one, too, which waits for this one alone.
+  device::wait_for_previous_kernel();
 }
 
 }  // namespace convt::implicit_gemm

@@ -6,15 +6,6 @@
 
 namespace convt::implicit_gemm {
 
-// The same number, but what is computed with it is computed here: the compiler keeps nothing of it in registers from
-// one turn of a loop to the next.
-CONVT_DEVICE int32_t recomputed(int32_t v) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(v));
-#endif
-  return v;
-}
-
 // Consecutive words: as wide as they may be read, if `Aligned`.
 template <int Count, bool Aligned>
 CONVT_DEVICE void read_words(const float* from, float* to) {
@@ -111,26 +102,31 @@ CONVT_DEVICE void write_rows(const CommonParams& p, const DeviceSet& set, const 
   for (int32_t i = first + lane; i < vectors; i += step) {
     Outputs o;
     if (!locate(i, o)) continue;
-    int32_t at[Width];
-    int32_t phase = o.phase, position = o.position;
-#pragma unroll
-    for (int e = 0; e < Width; ++e) {
+    const auto word_at = [&](int32_t phase, int32_t position) {
       const int32_t rank = p.column_rank[set.column_phase + phase];
-      at[e] = rank < 0 || o.words < 0 ? sums.tapless : o.words + rank * sums.phase + position;
-      if (++phase == p.column_phases) phase = 0, ++position;
-    }
+      return rank < 0 || o.words < 0 ? sums.tapless : o.words + rank * sums.phase + position;
+    };
+    int32_t at[Width];
     const float* const from = sums.words + sub * sums.pitch;
     Scalar* const y = static_cast<Scalar*>(p.y) + o.image * p.y_batch_stride +
                       (first_channel + sub) * p.y_channel_stride + static_cast<int64_t>(o.row) * p.y_row_stride +
                       static_cast<int64_t>(o.column) * p.y_column_stride;
-    if constexpr (Width == 1) {
-      write_vectors<Scalar, 1, Words, 1>(from, together * sums.pitch, at, y, y_pitch, count);
-    } else if (p.column_phases == 1 && sums.aligned) {
-      write_vectors<Scalar, Width, Words, 1>(from, together * sums.pitch, at, y, y_pitch, count);
+    const int32_t pitch = together * sums.pitch;
+    // Only the first elements of each phase are asked for where the others lie next to them.
+    if (Width == 1 || (p.column_phases == 1 && sums.aligned)) {
+      at[0] = word_at(o.phase, o.position);
+      write_vectors<Scalar, Width, Words, 1>(from, pitch, at, y, y_pitch, count);
     } else if (Width >= 4 && p.column_phases == 2 && sums.aligned) {
-      write_vectors<Scalar, Width, Words, 2>(from, together * sums.pitch, at, y, y_pitch, count);
+      at[0] = word_at(0, o.position), at[Width > 1] = word_at(1, o.position);
+      write_vectors<Scalar, Width, Words, 2>(from, pitch, at, y, y_pitch, count);
     } else if constexpr (Width < 8 || Words > 8) {
-      write_vectors<Scalar, Width, Words, 0>(from, together * sums.pitch, at, y, y_pitch, count);
+      int32_t phase = o.phase, position = o.position;
+#pragma unroll
+      for (int e = 0; e < Width; ++e) {
+        at[e] = word_at(phase, position);
+        if (++phase == p.column_phases) phase = 0, ++position;
+      }
+      write_vectors<Scalar, Width, Words, 0>(from, pitch, at, y, y_pitch, count);
     }
   }
 }

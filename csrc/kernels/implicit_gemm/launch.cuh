@@ -30,13 +30,21 @@ cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& param
   return cudaLaunchKernelEx(&how, kernel, params);
 }
 
+// `early`: it may begin before the kernel before it is done, and ends after it (sm_90).
 template <Mode mode, class Layout>
-cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
+cudaError_t launch_pack(const PackParams& params, cudaStream_t stream, bool early = false) {
   constexpr int block = 256;
   const int64_t work = std::max<int64_t>(32 * params.warps, params.counter_count);
-  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192));
-  pack_kernel<mode, Layout><<<blocks, block, 0, stream>>>(params);
-  return cudaGetLastError();
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t how{};
+  how.gridDim = dim3(static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192)));
+  how.blockDim = dim3(block);
+  how.stream = stream;
+  how.attrs = &attribute;
+  how.numAttrs = early ? 1 : 0;
+  return cudaLaunchKernelEx(&how, pack_kernel<mode, Layout>, params);
 }
 
 }  // namespace convt::implicit_gemm

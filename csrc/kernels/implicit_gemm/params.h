@@ -112,10 +112,11 @@ inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t t
   return s;
 }
 
-// `pixel_bytes`: of a pixel in the patch, from a step's offset in pixels.
+// `pixel_bytes`: of a pixel in the patch, from a step's offset in pixels. `fragment_warps`: that pack one part of a
+// fragment, 512 bytes each.
 inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
-                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, int32_t block_channels,
-                        int32_t pixel_bytes, CommonParams& q, PackParams& k) {
+                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, int32_t pixel_bytes,
+                        int32_t fragment_warps, CommonParams& q, PackParams& k) {
   const int64_t bytes = element_size(p.dtype);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   unsigned char* const memory = static_cast<unsigned char*>(o.workspace);
@@ -179,8 +180,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   k.by_taps = Divisor(taps), k.by_kernel_w = Divisor(p.kernel_w);
   k.by_fragment_rows = Divisor(n.channels * t.channel_blocks), k.by_channel_groups = Divisor(n.channel_groups);
   k.by_channel_blocks = Divisor(t.channel_blocks);
-  // A fragment has `block_channels` rows of 32 bytes.
-  k.warps = p.groups * n.channel_groups * n.channels * t.channel_blocks * (block_channels / 16) * taps;
+  k.warps = p.groups * n.channel_groups * n.channels * t.channel_blocks * fragment_warps * taps;
   std::fill(k.set_of_tap, k.set_of_tap + most_taps, int16_t{-1});
 
   int64_t packed = 0;

@@ -8,7 +8,7 @@ namespace convt::implicit_gemm_sm80 {
 // Fragments of A: four words of a lane, as the instruction takes them.
 template <Mode mode>
 struct Fragments {
-  static constexpr int rows = 16, words = 128, parts = parts_of(mode), warps = 1;
+  static constexpr int rows = 16, words = 128, group_words = 8, parts = parts_of(mode), warps = 1;
   CONVT_HOST_DEVICE static int32_t row(int32_t, int32_t lane, int32_t e) { return lane / 4 + e % 2 * 8; }
   CONVT_HOST_DEVICE static int32_t k(int32_t, int32_t lane, int32_t e) { return lane % 4 * 2 + e / 2; }
 };

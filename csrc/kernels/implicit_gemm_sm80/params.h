@@ -36,7 +36,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const Counts n = make_counts(p, t, tile);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
-  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 16, 8, q, launch.pack);
+  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 8, 1, q, launch.pack);
   q.positions = tile.images * tile.rows * tile.columns;
   q.patch_plane = 8 * patch.pitch;
   q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);

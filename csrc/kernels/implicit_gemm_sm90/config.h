@@ -50,19 +50,32 @@ inline constexpr int32_t consumers = 256, producers = 128, threads = consumers +
 // Of a thread: what 384 threads of a block get from 65536 by eights, and what the roles have of them afterwards.
 inline constexpr int32_t launch_registers = 65536 / threads / 8 * 8;
 inline constexpr int32_t consumer_registers = 208, producer_registers = 88;
-inline constexpr int32_t fillers = producers - 32;
-inline constexpr int32_t fewest_patch_stages = 2, patch_stages = 4;  // as many as there is room for
-inline constexpr int32_t weight_stages = 4;
-inline constexpr int32_t weight_stage_bytes = 16 * 1024;
-// In shared memory, after the barriers: whether an edge of the image is in each stage of the patch, in this tile and
-// in the next one, and whether a split is the last one, by warpgroup.
-inline constexpr int32_t words_at = 16 * (patch_stages + weight_stages + 1), shared_words = patch_stages + 4;
-inline constexpr int32_t fragment_bytes = 2048;  // 64 rows of 32 bytes
-inline constexpr int32_t region_bytes = 2048;    // of a patch, that a warp brings into order at a time
-inline constexpr int32_t slab = 64;              // positions that a warp stages at once
-inline constexpr int32_t slab_pitch = slab + 8;  // words
-inline constexpr int32_t most_groups = 4;        // fragments of channels in a chunk
+inline constexpr int32_t fillers = producers - 32, rounders = producers - 64;
+
+// Both operands are in shared memory as wgmma reads them with the 128-byte swizzle: a row of a block of weights, or a
+// pixel of the patch, has 128 bytes of channels, whose units of 16 bytes change places within eight rows. A chunk of
+// the reduction is these 128 bytes, and a product takes 32 of them.
+inline constexpr int32_t row_bytes = 128, k_bytes = 32, unit_bytes = 16;
+inline constexpr int32_t block_bytes = 64 * row_bytes;  // of weights: 64 output channels of a tap
+inline constexpr int32_t swizzle_bytes = 1024;          // the pattern repeats, and stages begin at multiples of it
+inline constexpr int32_t region_pixels = 16;            // of a patch, that a warp brings into order at a time
+
+inline constexpr int32_t most_patch_stages = 8, most_weight_stages = 18;  // as many as there is room for
+inline constexpr int32_t fewest_patch_stages = 2, fewest_weight_stages = 3;
+// Barriers: of a stage of the patch full, empty and read; of a stage of weights full and empty; whose turn it is.
+inline constexpr int32_t barrier_words = 3 * most_patch_stages + 2 * most_weight_stages + 2;  // of 8 bytes
+// After them, whether an edge of the image is in each stage of the patch, in this tile and in the next one, and whether
+// a split is the last one, by warpgroup.
+inline constexpr int32_t words_at = 8 * barrier_words, shared_words = most_patch_stages + 4;
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+
+// Where x is first brought into channels_last: threads of a block, and pixels of 128 bytes of channels.
+inline constexpr int32_t channels_last_threads = 256, channels_last_pixels = 64;
+inline constexpr int32_t channels_last_shared_bytes = channels_last_pixels * (row_bytes + 4);
+
+// Positions that a warp stages at once, and words from a channel of them to the next.
+constexpr int32_t slab_of(const Config& c) { return c.m_blocks > 1 ? 32 : 64; }
+constexpr int32_t slab_pitch_of(const Config& c) { return slab_of(c) + 8; }
 
 constexpr bool has_mode(Mode m) { return m != Mode::ieee; }
 

@@ -28,14 +28,19 @@ CONVT_DEVICE PiecePlace piece_place(const Params& p, int32_t piece) {
           static_cast<int32_t>(column) * p.piece_columns};
 }
 
-// Positions that a warp has staged, as rows of 1 << log_columns of them.
+// Positions that a warp has staged, as rows of 1 << log_columns of them; or one after the other, from `position` of the
+// tile on, if they are gathered.
 struct Slab {
   int32_t image, row, column;  // of the first
-  int32_t log_columns, count;
+  int32_t log_columns, count, position;
 
   // From position `first` of a piece on, or of two that are side by side.
   CONVT_DEVICE Slab(const Params& p, const Place& at, int32_t piece, int32_t first, int32_t positions, bool merged)
-      : count(positions) {
+      : count(positions), position(piece * p.piece_columns + first) {
+    if (p.gather) {
+      image = at.image, row = at.row, column = at.column, log_columns = 0;
+      return;
+    }
     const PiecePlace place = piece_place(p, piece);
     const bool squares = p.piece_rows > 1;
     image = at.image + place.image, row = at.row + place.row, column = at.column + place.column;
@@ -44,11 +49,21 @@ struct Slab {
   }
 
   // The output of position `n`, of the first phase of `set`; false if there is none.
-  CONVT_DEVICE bool output(const Params& p, const DeviceSet& set, int32_t n, int32_t& out_row,
+  CONVT_DEVICE bool output(const Params& p, const DeviceSet& set, int32_t n, int32_t& out_image, int32_t& out_row,
                            int32_t& out_column) const {
-    out_row = (row + (n >> log_columns)) * p.h.stride + set.row_phase;
-    out_column = (column + (n & ((1 << log_columns) - 1))) * p.v.stride + set.column_phase;
-    return out_row < p.h.out && out_column < p.v.out && image < p.batch;
+    out_image = image;
+    bool in_tile = true;
+    if (p.gather) {
+      auto c = static_cast<uint32_t>(position + n);
+      uint32_t r = p.by_patch_columns.divide(c);
+      const auto i = static_cast<int32_t>(p.by_patch_rows.divide(r));
+      in_tile = i < p.tile_images;
+      out_image += i, out_row = row + static_cast<int32_t>(r), out_column = column + static_cast<int32_t>(c);
+    } else {
+      out_row = row + (n >> log_columns), out_column = column + (n & ((1 << log_columns) - 1));
+    }
+    out_row = out_row * p.h.stride + set.row_phase, out_column = out_column * p.v.stride + set.column_phase;
+    return in_tile && out_row < p.h.out && out_column < p.v.out && out_image < p.batch;
   }
 };
 
@@ -61,7 +76,8 @@ CONVT_DEVICE int32_t word_of(int32_t slot, int32_t channel) {
 }
 
 // The words of a warp's sums: of blocks, then of channels or of positions.
-inline constexpr int32_t block_words = 16 * slab_pitch;
+template <int Row>
+constexpr int32_t block_words = 16 * slab_pitch_of(configs[Row]);
 
 // The channels of a block of rows, as a warp has them.
 struct WarpChannels {
@@ -89,16 +105,16 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
     const WarpChannels channels(p, at, w, cb);
     if (channels.count <= 0) continue;
     const int64_t group_channel = static_cast<int64_t>(at.group) * p.out_channels + channels.first;
-    const float* const block = staged + (cb - first_block) * block_words;
+    const float* const block = staged + (cb - first_block) * block_words<Row>;
     if (!p.channels_innermost) {
-      const Sums sums{block, slab_pitch, p.channel_blocks * block_words, implicit_gemm_sm90::slab, true};
+      const Sums sums{block, slab_pitch_of(config), p.channel_blocks * block_words<Row>, slab_of(config), true};
       const int32_t vectors = slab.count * p.column_phases / Width;
       write_rows<mode, Width, words>(p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane,
                                      [&](int32_t i, Outputs& o) {
                                        auto phase = static_cast<uint32_t>(i * Width);
                                        o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
-                                       o.phase = static_cast<int32_t>(phase), o.words = 0, o.image = slab.image;
-                                       const bool inside = slab.output(p, set, o.position, o.row, o.column);
+                                       o.phase = static_cast<int32_t>(phase), o.words = 0;
+                                       const bool inside = slab.output(p, set, o.position, o.image, o.row, o.column);
                                        o.column += o.phase;
                                        return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
                                      });
@@ -107,12 +123,17 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
     constexpr int32_t vectors = 16 / Width, together = 32 / vectors;  // of a position; positions at once
     const int32_t channel = w.lane % vectors * Width, first_slot = w.lane / vectors;
     if (channel >= channels.count) continue;
-    Scalar* const y =
-        static_cast<Scalar*>(p.y) + slab.image * p.y_batch_stride + (group_channel + channel) * p.y_channel_stride;
+    Scalar* const y = static_cast<Scalar*>(p.y) + (group_channel + channel) * p.y_channel_stride;
+    // From a slot to the next one of this lane: rows of 8 positions, or one row.
+    const bool squares = slab.log_columns == 3, regular = together % 8 == 0 && !p.gather;
+    const int32_t next_row = squares ? together / 8 * p.h.stride : 0;
+    const int32_t next_column = squares ? 0 : together * p.v.stride;
+    const int64_t next =
+        static_cast<int64_t>(next_row) * p.y_row_stride + static_cast<int64_t>(next_column) * p.y_column_stride;
 #pragma unroll 1
     for (int32_t phase = 0; phase < p.column_phases && set.column_phase + phase < p.v.stride; ++phase) {
       const int32_t rank = p.column_rank[set.column_phase + phase];
-      const float* const sums = block + rank * p.channel_blocks * block_words;
+      const float* const sums = block + rank * p.channel_blocks * block_words<Row>;
       float v[Width];
       if (rank < 0) {
 #pragma unroll
@@ -123,11 +144,21 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
           }
         }
       }
+      bool inside = false;
+      int32_t row = 0, column = 0;
+      Scalar* to = y;
+      const auto locate = [&](int32_t slot) {
+        int32_t image;
+        inside = slab.output(p, set, slot_of(slot), image, row, column);
+        if (regular) inside = image < p.batch;
+        column += phase;
+        to = y + image * p.y_batch_stride + static_cast<int64_t>(row) * p.y_row_stride +
+             static_cast<int64_t>(column) * p.y_column_stride;
+      };
+      locate(first_slot);
 #pragma unroll unrolled
       for (int32_t slot = first_slot; slot < slab.count; slot += together) {
-        int32_t row, column;
-        const bool inside = slab.output(p, set, slot_of(slot), row, column);
-        column += phase;
+        if (!regular) locate(slot);
         if (rank >= 0) {
           // The order within eight slots is that of the first.
           if constexpr (together % 8 == 0) {
@@ -139,10 +170,8 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
             read_words<Width, true>(sums + word_of(slot, channel), v);
           }
         }
-        if (inside && column < p.v.out) {
-          store<Width>(
-              y + static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride, v);
-        }
+        if (inside && row < p.h.out && column < p.v.out) store<Width>(to, v);
+        to += next, row += next_row, column += next_column;
       }
     }
   }
@@ -177,9 +206,11 @@ CONVT_DEVICE void correct_edges(const Params& p, const Place& at, const WarpPlac
 #pragma unroll 1
     for (int32_t k = w.lane; k < 16 * config.width; k += 32) {
       const int32_t n = k >> 4, channel = k & 15;
-      int32_t row, column;
-      if (channel >= channels.count || !slab.output(p, set, n, row, column) || column + phase >= p.v.out) continue;
-      correct_output<mode>(p, at.group, slab.image, channels.first + channel, row, column + phase);
+      int32_t image, row, column;
+      if (channel >= channels.count || !slab.output(p, set, n, image, row, column) || column + phase >= p.v.out) {
+        continue;
+      }
+      correct_output<mode>(p, at.group, image, channels.first + channel, row, column + phase);
     }
   }
 }
@@ -189,6 +220,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
+  constexpr int slab = slab_of(config), slab_pitch = slab_pitch_of(config);
+  constexpr int most_count = row_bytes / k_bytes;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   // The same for all threads of a warp, and the compiler has to see that: products in a branch that might diverge are
   // done one after another.
@@ -197,41 +230,46 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const WarpPlace w{alternate ? 0 : group / config.groups_n, alternate ? 0 : group % config.groups_n, thread / 32 % 4,
                     thread % 32};
   const auto* const edges = reinterpret_cast<const uint32_t*>(shared + words_at);
-  const device::SharedAddress patches = device::shared_address(shared + p.patches_at);
-  const device::SharedAddress weights = device::shared_address(shared + p.weights_at);
-  auto* const last_split = reinterpret_cast<uint32_t*>(shared + words_at) + patch_stages + 2 + (alternate ? group : 0);
+  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
+  const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
+  auto* const last_split =
+      reinterpret_cast<uint32_t*>(shared + words_at) + most_patch_stages + 2 + (alternate ? group : 0);
   const auto staged_by = [&](int32_t t) {
-    return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words);
+    return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words<Row>);
   };
   Ring patch, ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
   device::SharedAddress piece_bytes[pieces];
 #pragma unroll
   for (int i = 0; i < pieces; ++i) {
-    const PiecePlace at = piece_place(p, w.group_n * pieces + i);
-    piece_bytes[i] = static_cast<uint32_t>(16 * ((at.image * p.patch_rows + at.row) * p.patch_columns + at.column));
+    const int32_t piece = w.group_n * pieces + i;
+    const PiecePlace at = piece_place(p, piece);
+    const int32_t pixel = p.gather ? piece * width : (at.image * p.patch_rows + at.row) * p.patch_columns + at.column;
+    piece_bytes[i] = static_cast<uint32_t>(row_bytes * pixel);
   }
-  const uint32_t stride_bytes = p.piece_rows > 1 ? static_cast<uint32_t>(16 * p.patch_columns) : 128;
-  const auto plane_bytes = static_cast<uint32_t>(p.patch_plane);
+  const auto stride_bytes = static_cast<uint32_t>(p.piece_rows > 1 ? row_bytes * p.patch_columns : 8 * row_bytes);
 
   // Warpgroups that take tiles in turn: the one whose turn it is, and how often it was this one's.
   int32_t turn = 0, turns = 0;
-  for (auto tile = static_cast<int32_t>(blockIdx.x); tile < p.tiles; tile += static_cast<int32_t>(gridDim.x)) {
+  const int32_t tiles = p.units * p.reuse, next_unit = (static_cast<int32_t>(gridDim.x) - 1) * p.reuse + 1;
+  // Of the tiles that share a patch, how many are left.
+  int32_t left = p.reuse;
+  for (int32_t tile = static_cast<int32_t>(blockIdx.x) * p.reuse; tile < tiles;) {
     const Place at = place_of(p, static_cast<uint32_t>(tile));
     const DeviceSet& set = p.sets[at.set];
     const Chunks chunks = chunks_of(p, at);
+    // The patch is given back by the last tile of each warpgroup that reads it.
+    const bool shared_patch = p.reuse > 1, gives_back = left <= (alternate && shared_patch ? 2 : 1);
+    const bool unit_ends = left == 1;
+    tile += unit_ends ? next_unit : 1, left = unit_ends ? p.reuse : left - 1;
+    const int32_t steps = set.steps;
     if constexpr (alternate) {
       const bool mine = turn == group;
       turn ^= 1;
       if (!mine) {
-        // Only the last chunk may have fewer groups.
         const int32_t count = chunks.last - chunks.first;
-        if (count > 0) {
-          patch.skip(count, p.stages);
-          ring.skip((count - 1) * stages_of_chunk<Row>(set, groups_of(p, chunks.first)) +
-                        stages_of_chunk<Row>(set, groups_of(p, chunks.last - 1)),
-                    weight_stages);
-        }
+        if (unit_ends) patch.skip(p.gather ? count * steps : count, p.stages);
+        ring.skip(count * steps, p.weight_stages);
         continue;
       }
       // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
@@ -248,8 +286,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
     bool edge = false;
-    // Stages whose products have been issued but may not have been read.
-    // In one register: that of the weights, counted from 1, and 256 times that of the patch.
+    // The stage whose products have been issued but may not have been read: that of the weights, counted from 1, and
+    // 256 times that of the patch.
     int32_t used = 0;
     const auto release = [&] {
       if (w.lane == 0) {
@@ -258,54 +296,57 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       used = 0;
     };
-    // Where products are short, a step is read while the one before it is issued. Elsewhere that costs registers and
-    // gains nothing.
-    static_assert(config.rows() <= 2, "fragments are counted without a loop");
-    constexpr bool brief = blocks * pieces * width <= 128;
-    DeviceStep next{};
-    if (brief && chunks.first < chunks.last) next = p.steps[set.first_step];
-    int32_t step = 0, groups = 0, run = 0;
+    static_assert(config.rows() <= 2, "blocks of weights are counted without a loop");
+    Ring from_ring = patch;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      if (!brief || groups != groups_of(p, chunk)) {
-        groups = groups_of(p, chunk);
-        run = steps_of_stage<Row>(set, groups);
-      }
-      device::mbarrier_wait(barriers.patch_full(patch.stage), patch.parity);
-      if (chunk == chunks.first) edge = edges[patch.stage] != 0;
-      device::SharedAddress from = patches + static_cast<uint32_t>(patch.stage * p.patch_bytes);
-      for (int32_t left = set.steps * groups; left > 0; left -= run) {
-        device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity);
-        device::SharedAddress fragment = weights + static_cast<uint32_t>(ring.stage * weight_stage_bytes);
+      const int32_t count = count_of(p, chunk);
+      device::SharedAddress from = 0;
 #pragma unroll 1
-        for (int32_t s = smaller(left, run); s > 0; --s) {
-          const DeviceStep now = brief ? next : p.steps[set.first_step + step];
-          if (++step == set.steps) step = 0;
-          if constexpr (brief) next = p.steps[set.first_step + step];
+      for (int32_t step = 0; step < steps; ++step) {
+        DeviceStep now = p.steps[set.first_step + step];
+        if (p.gather) now.offset = 0;
+        if (p.gather || step == 0) {
+          device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
+          if (chunk == chunks.first && step == 0) edge = edges[from_ring.stage] != 0;
+          from = patches + static_cast<uint32_t>(from_ring.stage * p.patch_bytes);
+        }
+        const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * (block_bytes * config.rows()));
+        device::mbarrier_wait(barriers.weights_full(ring.stage), p.weights_stay ? 0 : ring.parity);
+        device::wgmma_fence();
 #pragma unroll
-          for (int m = 0; m < blocks; ++m) {
-            const int32_t block = w.group_m * blocks + m;
-            if ((now.mask >> block & 1) == 0) continue;
-            device::wgmma_fence();
-            const uint32_t before = now.mask & static_cast<uint32_t>(block);
-            const auto a = device::matrix_descriptor(fragment + before * fragment_bytes, 1024, 128);
+        for (int m = 0; m < blocks; ++m) {
+          const int32_t block = w.group_m * blocks + m;
+          if ((now.mask >> block & 1) == 0) continue;
+          const uint32_t before = now.mask & static_cast<uint32_t>(block);
+          const auto a = device::matrix_descriptor(stage + before * block_bytes, swizzle_bytes);
+          const auto b = device::matrix_descriptor(from + now.offset, stride_bytes);
+          const auto multiply = [&](uint32_t bytes) {
 #pragma unroll
             for (int i = 0; i < pieces; ++i) {
-              const auto b = device::matrix_descriptor(from + now.offset + piece_bytes[i], plane_bytes, stride_bytes);
-              device::wgmma<wgmma_type<mode>, width>(sums[m][i], a, b);
+              device::wgmma<wgmma_type<mode>, width>(sums[m][i], device::advance(a, bytes),
+                                                     device::advance(b, piece_bytes[i] + bytes));
             }
+          };
+          if (count == most_count) {
+#pragma unroll
+            for (int k = 0; k < most_count; ++k) multiply(static_cast<uint32_t>(k * k_bytes));
+          } else {
+#pragma unroll 1
+            for (int32_t k = 0; k < count; ++k) multiply(static_cast<uint32_t>(k * k_bytes));
           }
-          fragment += (now.mask - (now.mask >> 1)) * fragment_bytes;
-          if (step == 0) from += 2 * plane_bytes;
         }
         device::wgmma_commit();
         device::wgmma_wait<1>();
         release();
-        used = ring.stage + 1;
-        ring.advance(weight_stages);
+        if (!p.weights_stay) used = ring.stage + 1;
+        ring.advance(p.weight_stages);
+        if (p.gather || step == steps - 1) {
+          if (gives_back) used += (from_ring.stage + 1) * 256;
+          from_ring.advance(p.stages);
+        }
       }
-      used += (patch.stage + 1) * 256;
-      patch.advance(p.stages);
     }
+    if (unit_ends) patch = from_ring;
     if constexpr (alternate) {
       // All lanes have seen their own turn: without steps nothing else brings them together.
       __syncwarp();
@@ -403,7 +444,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       if (!p.channels_innermost) {
         // Beyond the positions, for outputs that no tap reaches.
-        float* const to = staged_by(thread) + m * block_words + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
+        float* const to = staged_by(thread) + m * block_words<Row> + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
         *reinterpret_cast<float2*>(to) = make_float2(bias[0], bias[0]);
         *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(bias[1], bias[1]);
       }
@@ -413,7 +454,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     // Two pieces of 8 columns side by side are written as rows of 16.
     // (136 positions of the 16-bit types leave no registers for it.)
     constexpr bool may_merge = pieces == 2 && (width <= 128 || sizeof(Scalar) == 4);
-    const bool merged = may_merge && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
+    const bool merged = may_merge && !p.channels_innermost && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
     constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
 #pragma unroll 1
     for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
@@ -442,11 +483,11 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               if (group_of_8 >= width / 8) break;
               const float* v = &sums[m][piece][group_of_8 * 4];
               if constexpr (decltype(innermost)::value) {
-                float* const block = to + m * block_words + j * 128;
+                float* const block = to + m * block_words<Row> + j * 128;
                 block[word] = v[0], block[word ^ 8] = v[2];
                 block[32 + (word ^ 4)] = v[1], block[32 + (word ^ 12)] = v[3];
               } else {
-                float* const block = to + m * block_words + j * 8;
+                float* const block = to + m * block_words<Row> + j * 8;
                 *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
                 *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
               }

@@ -7,6 +7,7 @@
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 #include "../implicit_gemm/launch.cuh"
+#include "channels_last.cuh"
 #include "kernel.cuh"
 #endif
 
@@ -31,7 +32,14 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
 
 template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  const cudaError_t error = launch_pack<mode, Fragments>(launch.pack, stream);
+  if (launch.params.channels_last) {
+    channels_last_kernel<mode>
+        <<<launch.channels_last_grid, channels_last_threads, channels_last_shared_bytes, stream>>>(
+            launch.channels_last);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  const cudaError_t error = launch_pack<mode, Fragments>(launch.pack, stream, launch.params.channels_last);
   if (error != cudaSuccess) return error;
   return launch_row<mode>(plan, launch, stream);
 }

@@ -1,50 +1,146 @@
 // What the kernels of the family are given, by value.
 #pragma once
 
+#include "../tensor_map.h"
 #include "tiling.h"
 
 namespace convt::implicit_gemm_sm90 {
 
 struct Params : CommonParams {
-  int32_t steps_at, pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
-  int32_t patch_plane, patch_bytes;                              // of a plane and of a stage
-  int32_t quads;                                                 // of the patch
-  int32_t stages;                                                // of the patch
-  int32_t tiles;                                                 // of the grid, splits included
-  int32_t piece_columns, piece_rows;                             // positions of a piece
+  TensorMap x_map;                                     // if copy_boxes
+  int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
+  int32_t patch_bytes;                                 // of a stage
+  int32_t regions;                                     // of a patch
+  int32_t stages, weight_stages;
+  bool weights_stay;   // in shared memory
+  bool copy_boxes;     // the copy engine brings the patch
+  bool channels_last;  // from the workspace, where the kernel before brings it, rounded
+  int32_t units;       // of the grid: tiles of the same patch, one after the other; splits are units of their own
+  int32_t reuse;       // tiles of a unit
+  int32_t last_count;  // products of the last chunk of the reduction
+  int32_t piece_columns, piece_rows;  // positions of a piece
+  bool gather;                        // the inputs of each step for themselves
+  int32_t reach_rows, reach_columns;  // from the lowest to the highest shift of a step
   Divisor by_pieces_columns, by_pieces_rows;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
 static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
 
+// A shift of rows and columns, in a word.
+CONVT_HOST_DEVICE constexpr uint32_t pack_shift(int32_t row, int32_t column) {
+  return static_cast<uint32_t>(row) << 16 | (static_cast<uint32_t>(column) & 0xffff);
+}
+CONVT_HOST_DEVICE constexpr int32_t row_of(uint32_t shift) { return static_cast<int32_t>(shift) >> 16; }
+CONVT_HOST_DEVICE constexpr int32_t column_of(uint32_t shift) { return static_cast<int16_t>(shift & 0xffff); }
+
+// What brings x into channels_last is given.
+struct ChannelsLastParams {
+  const void* x;
+  void* to;
+  int64_t batch_stride, channel_stride, row_stride, column_stride;
+  int32_t channels, padded_channels, pixels;  // of a group; of an image
+  bool pairs;                                 // pixels may be read two at a time, whatever the row
+  Divisor by_channel_tiles, by_pixel_tiles, by_images, by_columns;
+};
+
 struct Launch {
   Params params;
+  ChannelsLastParams channels_last;  // if params.channels_last
+  uint32_t channels_last_grid;
+  TensorMapLayout x_map;  // of params.x_map, which the launch makes if params.copy_boxes
   PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;
 };
+
+// x as [group][image][row][column][channel], in boxes of a patch. Strides in elements.
+inline TensorMapLayout make_x_map(const Problem& p, const void* x, const std::array<int64_t, 4>& strides,
+                                  const GemmTile& tile, const Patch& patch) {
+  const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
+  // A dimension of one element has any stride.
+  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
+  return {x,
+          static_cast<int32_t>(bytes),
+          {channels, p.in_w, p.in_h, p.batch, p.groups},
+          {stride(p.in_w, strides[0]), stride(p.in_h, strides[1]), stride(p.batch, strides[2]),
+           stride(p.groups, strides[3])},
+          {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
+}
+
+inline void make_channels_last(const Problem& p, const Operands& o, void* to, ChannelsLastParams& q, uint32_t& grid) {
+  const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
+  const int64_t pixels = p.in_h * p.in_w, pixel_tiles = ceil_div<int64_t>(pixels, channels_last_pixels);
+  q.x = o.x, q.to = to;
+  q.batch_stride = p.x_strides[0], q.channel_stride = p.in_channels > 1 ? p.x_strides[1] : 0;
+  q.row_stride = p.x_strides[2], q.column_stride = p.x_strides[3];
+  q.channels = static_cast<int32_t>(p.in_channels_per_group());
+  q.padded_channels = static_cast<int32_t>(padded_channels(p)), q.pixels = static_cast<int32_t>(pixels);
+  // Rows that follow each other, all of them at even addresses.
+  const bool whole = (p.in_w == 1 || p.x_strides[3] == 1) && (p.in_h == 1 || p.x_strides[2] == p.in_w);
+  const auto even = [](int64_t size, int64_t stride) { return size <= 1 || stride % 2 == 0; };
+  q.pairs = whole && pixels % 2 == 0 && (p.in_w > 1 || p.x_strides[2] == 1) &&
+            reinterpret_cast<uintptr_t>(o.x) % 4 == 0 && even(p.batch, p.x_strides[0]) &&
+            even(p.in_channels, p.x_strides[1]);
+  q.by_channel_tiles = Divisor(channel_tiles), q.by_pixel_tiles = Divisor(pixel_tiles);
+  q.by_images = Divisor(p.batch), q.by_columns = Divisor(p.in_w);
+  grid = static_cast<uint32_t>(channel_tiles * pixel_tiles * p.batch * p.groups);
+}
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const GemmTile& tile = plan.tile;
   Tables t;
   make_tables(config, p, tile.row_phases, tile.column_phases, t);
-  const Patch patch = make_patch(p, t, tile);
-  const SharedLayout shared = shared_layout(config, t, patch);
+  const Patch patch = make_patch(config, p, t, tile);
+  const SharedLayout shared = shared_layout(config, p, t, patch, tile, tile.patch_stages);
   const Counts n = make_counts(p, t, tile);
   const Pieces pieces = make_pieces(config, tile);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
-  make_common(tile, p, o, t, n, make_workspace(config, n, tile), patch.rows, patch.columns, 64, 16, q, launch.pack);
-  q.steps_at = narrow(shared.steps), q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
+  int64_t channels_last_at = 0;
+  const Workspace workspace = make_workspace(config, p, n, tile, &channels_last_at);
+  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, row_bytes, block_bytes / 512, q, launch.pack);
+  q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
-  q.patch_plane = narrow(patch.plane_bytes), q.patch_bytes = narrow(patch.bytes);
-  q.quads = patch.quads;
-  q.stages = shared.patch_stages;
-  q.tiles = narrow(n.blocks * tile.splits);
+  q.patch_bytes = narrow(patch.bytes);
+  q.regions = patch.pixels / region_pixels;
+  q.stages = shared.patch_stages, q.weight_stages = shared.weight_stages;
+  q.weights_stay = shared.weights_stay;
+  q.channels_last = tile.channels_last;
+  if (tile.channels_last) {
+    void* const to = static_cast<unsigned char*>(o.workspace) + channels_last_at;
+    make_channels_last(p, o, to, launch.channels_last, launch.channels_last_grid);
+    const int64_t pixel = padded_channels(p), row = p.in_w * pixel, image = p.in_h * row;
+    launch.x_map = make_x_map(p, to, {pixel, row, image, p.batch * image}, tile, patch);
+    q.copy_boxes = true;
+  } else {
+    launch.x_map =
+        make_x_map(p, o.x, {p.x_strides[3], p.x_strides[2], p.x_strides[0], p.in_channels_per_group()}, tile, patch);
+    q.copy_boxes = (p.x_strides[1] == 1 || p.in_channels == 1) && launch.x_map.valid();
+  }
+  q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
+  const Mode mode = mode_of(p);
+  q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
+                                          channels_of_fragment(mode)));
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
+  if (tile.channels_last && rows_in_quads(p)) {
+    // No patch begins at a multiple of four pixels.
+    const int32_t skipped = t.set[0].lowest_column - first_column(t.set[0], true);
+    for (int32_t i = 0; i < t.sets; ++i) q.sets[i].origin_column += skipped;
+    for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset -= static_cast<uint32_t>(row_bytes * skipped);
+  }
+  q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
+  q.reach_columns = t.set[0].highest_column - t.set[0].lowest_column;
+  q.gather = gathers(tile);
+  if (q.gather) {
+    // Neighbouring positions read neighbouring inputs only inside of a row.
+    if (q.fill == Fill::rows) q.fill = Fill::elements;
+    for (int32_t i = 0; i < t.sets; ++i) q.sets[i].origin_column = t.set[i].lowest_column;
+    for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset = pack_shift(t.step[s].row, t.step[s].column);
+    while (!q.channels_innermost && tile.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;
+  }
   launch.shared_bytes = shared.bytes;
   launch.grid = static_cast<uint32_t>(plan.grid);
 }

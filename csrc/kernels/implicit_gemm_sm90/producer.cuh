@@ -1,4 +1,4 @@
-// The producers: one thread copies packed weights, three warps read the patch.
+// The producers: one thread copies packed weights; the other three warps bring the patch.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -6,17 +6,22 @@
 
 namespace convt::implicit_gemm_sm90 {
 
-// Barriers in shared memory. A stage is full when it may be read, and empty when it may be written.
+// Barriers in shared memory. A stage is full when it may be read, and empty when it may be written. Of a patch that the
+// copy engine has brought and that is to be rounded, `read` says that it is there.
 struct Barriers {
   device::SharedAddress base;
 
-  CONVT_DEVICE device::SharedAddress patch_full(int32_t s) const { return base + static_cast<uint32_t>(16 * s); }
-  CONVT_DEVICE device::SharedAddress patch_empty(int32_t s) const { return patch_full(s) + 8; }
-  CONVT_DEVICE device::SharedAddress weights_full(int32_t s) const { return patch_full(patch_stages + s); }
-  CONVT_DEVICE device::SharedAddress weights_empty(int32_t s) const { return weights_full(s) + 8; }
-  // Warpgroups that take tiles in turn: the other one has seen all stages of its tile.
+  CONVT_DEVICE device::SharedAddress at(int32_t i) const { return base + static_cast<uint32_t>(8 * i); }
+  CONVT_DEVICE device::SharedAddress patch_full(int32_t s) const { return at(s); }
+  CONVT_DEVICE device::SharedAddress patch_empty(int32_t s) const { return at(most_patch_stages + s); }
+  CONVT_DEVICE device::SharedAddress patch_read(int32_t s) const { return at(2 * most_patch_stages + s); }
+  CONVT_DEVICE device::SharedAddress weights_full(int32_t s) const { return at(3 * most_patch_stages + s); }
+  CONVT_DEVICE device::SharedAddress weights_empty(int32_t s) const {
+    return at(3 * most_patch_stages + most_weight_stages + s);
+  }
+  // Warpgroups that take tiles in turn: the other one has issued all products of its tile.
   CONVT_DEVICE device::SharedAddress order(int32_t group) const {
-    return patch_full(patch_stages + weight_stages) + static_cast<uint32_t>(8 * group);
+    return at(3 * most_patch_stages + 2 * most_weight_stages + group);
   }
 };
 
@@ -35,263 +40,318 @@ struct Ring {
   }
 };
 
-// How many steps of a chunk are a stage of weights, so that its stages are of a size.
-template <int Row>
-CONVT_DEVICE int32_t steps_of_stage(const DeviceSet& set, int32_t groups) {
-  constexpr int32_t most = weight_stage_bytes / (fragment_bytes * configs[Row].rows());
-  const int32_t steps = set.steps * groups;
-  return ceil_div(steps, ceil_div(steps, most));
+// Products of a chunk: of 32 bytes of channels each.
+CONVT_DEVICE int32_t count_of(const Params& p, int32_t chunk) {
+  return chunk == p.chunks - 1 ? p.last_count : row_bytes / k_bytes;
+}
+
+CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
+  return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
 template <int Row>
-CONVT_DEVICE int32_t stages_of_chunk(const DeviceSet& set, int32_t groups) {
-  constexpr int32_t most = weight_stage_bytes / (fragment_bytes * configs[Row].rows());
-  const int32_t steps = set.steps * groups;
-  return ceil_div(steps, ceil_div(steps, ceil_div(steps, most)));
-}
-
-template <int Row>
-CONVT_DEVICE void copy_weights(const Params& p, device::SharedAddress shared, const Barriers& barriers) {
+CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
+  constexpr int32_t stage_bytes = block_bytes * configs[Row].rows();
+  const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   Ring ring;
   device::wait_for_previous_kernel();  // which packs them
-  for (auto tile = static_cast<int32_t>(blockIdx.x); tile < p.tiles; tile += static_cast<int32_t>(gridDim.x)) {
-    const Place at = place_of(p, static_cast<uint32_t>(tile));
-    const DeviceSet& set = p.sets[at.set];
-    const Chunks chunks = chunks_of(p, at);
-    const unsigned char* from =
-        static_cast<const unsigned char*>(p.packed) +
-        (static_cast<int64_t>(set.packed) +
-         (static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
-              p.channel_groups +
-          static_cast<int64_t>(chunks.first) * p.groups_of_chunk) *
-             set.fragments) *
-            fragment_bytes;
-    int32_t step = 0, groups = 0, run = 0;
-    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      if (groups != groups_of(p, chunk)) {
-        groups = groups_of(p, chunk);
-        run = steps_of_stage<Row>(set, groups);
-      }
-      for (int32_t left = set.steps * groups; left > 0; left -= run) {
-        uint32_t fragments = 0;
-        for (int32_t s = smaller(left, run); s > 0; --s) {
-          fragments += static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask));
-          if (++step == set.steps) step = 0;
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+    for (int32_t tile = 0; tile < p.reuse; ++tile) {
+      const Place at = place_of(p, unit, tile);
+      const DeviceSet& set = p.sets[at.set];
+      const Chunks chunks = chunks_of(p, at);
+      const unsigned char* from =
+          static_cast<const unsigned char*>(p.packed) +
+          (static_cast<int64_t>(set.packed) +
+           (static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
+                p.channel_groups +
+            static_cast<int64_t>(chunks.first)) *
+               set.fragments) *
+              block_bytes;
+      for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+        for (int32_t step = 0; step < set.steps; ++step) {
+          const auto bytes =
+              static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) * static_cast<uint32_t>(block_bytes);
+          if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
+          device::mbarrier_arrive_expect(barriers.weights_full(ring.stage), bytes);
+          device::bulk_load(weights + static_cast<uint32_t>(ring.stage * stage_bytes), from, bytes,
+                            barriers.weights_full(ring.stage));
+          from += bytes;
+          ring.advance(p.weight_stages);
         }
-        device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
-        device::mbarrier_arrive_expect(barriers.weights_full(ring.stage), fragments * fragment_bytes);
-        device::bulk_load(shared + static_cast<uint32_t>(p.weights_at + ring.stage * weight_stage_bytes), from,
-                          fragments * fragment_bytes, barriers.weights_full(ring.stage));
-        from += static_cast<int64_t>(fragments) * fragment_bytes;
-        ring.advance(weight_stages);
       }
     }
+    if (p.weights_stay) break;
   }
 }
 
-// What fills a stage of the patch. Asynchronous copies bring all of it, so that a whole stage is on its way at a time
-// and no register waits for it; then each warp brings what it has copied into order, where it lies.
-//
-// A stage is planes of 16 bytes a pixel, one after the other; of `quad` pixels, an item has 64 bytes. 32 items are a
-// region, which a warp fills. If channels of a pixel are not next to each other in x, a region is first [channel of the
-// plane][pixel], then [pixel][channel].
+// The warps that bring a patch, and the lanes of each. What depends on a lane is computed again for each chunk: the
+// roles of a patch together have more of it than registers. A patch is regions of 16 pixels of 128 bytes; a warp has
+// every third region, or second.
 struct Filler {
   const int32_t* offsets;  // of the patch's pixels in x; negative outside the image
-  int32_t warp, lane;      // of the filling ones
+  const uint32_t* places;  // if they are gathered: rows and columns, from which a step is `shift` away; else null
+  int32_t warp, warps, lane;
+  uint32_t shift;
+  int32_t shift_offset;
+
+  CONVT_DEVICE int32_t offset(const Params& p, int32_t pixel) const {
+    const int32_t offset = offsets[pixel];
+    if (places == nullptr) return offset;
+    const uint32_t place = places[pixel];
+    const int32_t row = row_of(place) + row_of(shift), column = column_of(place) + column_of(shift);
+    const bool inside = row >= 0 && row < p.h.in && column >= 0 && column < p.v.in;
+    return inside ? offset + shift_offset : -1;
+  }
 };
 
-// Copies four pixels of each channel; the lanes have neighbouring items. The address of a copy of nothing is not read.
+// Where unit `u` of a pixel of the region is.
+CONVT_DEVICE uint32_t unit_at(int32_t pixel, int32_t u) {
+  return static_cast<uint32_t>(pixel * row_bytes + ((u ^ (pixel & 7)) * unit_bytes));
+}
+
+// If channels of a pixel are not next to each other in x, a region is first [channel][pixel], with rows of channels in
+// an order in which lanes that read the same pixels of different channels find them in different banks.
+template <class Scalar>
+CONVT_DEVICE uint32_t channel_at(int32_t channel) {
+  constexpr int32_t row = region_pixels * sizeof(Scalar);
+  return static_cast<uint32_t>((sizeof(Scalar) == 4 ? channel ^ (channel >> 2 & 1) : channel ^ (channel >> 3 & 3)) *
+                               row);
+}
+
+// Regions that are neighbours are copied together: eight lanes have 32 pixels of a channel, as much of a line of memory
+// as a row of the patch has.
+inline constexpr int32_t regions_together = 2;
+
+// Copies four pixels of each channel. The address of a copy of nothing is not read.
 template <class Scalar>
 CONVT_DEVICE void copy_rows(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
-                            int32_t channels_left, int32_t planes) {
-  constexpr int channels = 16 / sizeof(Scalar), bytes = quad * sizeof(Scalar);
-  int32_t index = f.warp * 32 + f.lane, left = planes * p.quads - index;
-  device::SharedAddress to = stage + static_cast<uint32_t>(f.warp * region_bytes + f.lane * bytes);
+                            int32_t channels_left, int32_t count) {
+  const int32_t lane = recomputed(f.lane);
+  constexpr int32_t bytes = quad * sizeof(Scalar), of_product = k_bytes / sizeof(Scalar);  // channels
+  constexpr int32_t lanes = regions_together * region_pixels / quad, together = 32 / lanes;
+  const int32_t at = lane % lanes * quad, first = lane / lanes;
+  x += first * p.x_channel_stride, channels_left -= first;
+  const int64_t next = together * p.x_channel_stride;
 #pragma unroll 1
-  for (int32_t warp_left = left + f.lane; warp_left > 0; warp_left -= fillers, left -= fillers, index += fillers) {
-    while (index >= p.quads) index -= p.quads, x += channels * p.x_channel_stride, channels_left -= channels;
-    const int32_t offset = f.offsets[quad * index];
-    const int32_t valid = offset < 0 || left <= 0 ? 0 : channels_left;
+  for (int32_t region = f.warp * regions_together; region < p.regions; region += f.warps * regions_together) {
+    const bool there = region + at / region_pixels < p.regions;
+    const int32_t offset = there ? f.offset(p, region * region_pixels + at) : -1;
+    const device::SharedAddress to =
+        stage + static_cast<uint32_t>((region + at / region_pixels) * (region_pixels * row_bytes) +
+                                      at % region_pixels * static_cast<int32_t>(sizeof(Scalar)));
+    const int32_t valid = offset < 0 ? 0 : channels_left;
     const Scalar* from = x + (offset < 0 ? 0 : offset);
-#pragma unroll
-    for (int c = 0; c < channels; ++c, from += p.x_channel_stride) {
-      device::cp_async<bytes>(to + static_cast<uint32_t>(c * (region_bytes / channels)), from, c < valid ? bytes : 0);
-    }
-    to += fillers / 32 * region_bytes;
-  }
-}
-
-// The same by elements of 4 bytes; the lanes have neighbouring pixels.
-CONVT_DEVICE void copy_elements(const Params& p, const Filler& f, const float* x, device::SharedAddress stage,
-                                int32_t channels_left, int32_t planes) {
-  constexpr int channels = 4;
-  const int32_t pixels = quad * p.quads;
-  int32_t pixel = f.warp * 32 * quad + f.lane, left = planes * pixels - pixel;
-  device::SharedAddress to = stage + static_cast<uint32_t>(f.warp * region_bytes + f.lane * 4);
+    // Copies have addresses of their own, four at a time: one that is changed waits until the copy before it has been
+    // issued.
 #pragma unroll 1
-  for (int32_t warp_left = left + f.lane; warp_left > 0; warp_left -= fillers * quad) {
+    for (int32_t i = 0; i < count * of_product; i += 4 * together, from += 4 * next) {
 #pragma unroll
-    for (int e = 0; e < quad; ++e, pixel += 32, left -= 32) {
-      while (pixel >= pixels) pixel -= pixels, x += channels * p.x_channel_stride, channels_left -= channels;
-      const int32_t offset = f.offsets[pixel];
-      const int32_t valid = offset < 0 || left <= 0 ? 0 : channels_left;
-      const float* from = x + (offset < 0 ? 0 : offset);
-#pragma unroll
-      for (int c = 0; c < channels; ++c, from += p.x_channel_stride) {
-        device::cp_async<4>(to + static_cast<uint32_t>(c * (region_bytes / channels) + e * 128), from,
-                            c < valid ? 4 : 0);
+      for (int e = 0; e < 4; ++e) {
+        const int32_t channel = i + together * e;
+        if (there) {
+          device::cp_async<bytes>(to + channel_at<Scalar>(channel + first), from + e * next,
+                                  channel < valid ? bytes : 0);
+        }
       }
     }
-    pixel += fillers * quad - 32 * quad, left -= fillers * quad - 32 * quad;
-    to += fillers / 32 * region_bytes;
   }
 }
 
-// Elements of 2 bytes, which no asynchronous copy takes, through registers.
+// The same by elements of 4 bytes.
+CONVT_DEVICE void copy_elements(const Params& p, const Filler& f, const float* x, device::SharedAddress stage,
+                                int32_t channels_left, int32_t count) {
+  const int32_t lane = recomputed(f.lane);
+  const int32_t at = lane % 16, first = lane / 16;
+  x += first * p.x_channel_stride, channels_left -= first;
+  const int64_t next = 2 * p.x_channel_stride;
+#pragma unroll 1
+  for (int32_t region = f.warp * regions_together; region < p.regions;
+       region += region % regions_together == regions_together - 1 ? (f.warps - 1) * regions_together + 1 : 1) {
+    const int32_t offset = f.offset(p, region * region_pixels + at);
+    const device::SharedAddress to = stage + static_cast<uint32_t>(region * (region_pixels * row_bytes) + at * 4);
+    const int32_t valid = offset < 0 ? 0 : channels_left;
+    const float* from = x + (offset < 0 ? 0 : offset);
+    if (valid > 30) {
+#pragma unroll
+      for (int i = 0; i < 16; i += 4, from += 4 * next) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          device::cp_async<4>(to + channel_at<float>(2 * (i + e) + first), from + e * next, 4);
+        }
+      }
+      continue;
+    }
+#pragma unroll 1
+    for (int32_t i = 0; i < count * 4; ++i, from += next) {
+      device::cp_async<4>(to + channel_at<float>(2 * i + first), from, 2 * i < valid ? 4 : 0);
+    }
+  }
+}
+
+// Elements of 2 bytes, which no asynchronous copy takes, through registers and to their place.
 template <class Scalar>
 CONVT_DEVICE void store_elements(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
-                                 int32_t channels_left, int32_t planes) {
-  constexpr int channels = 8, batch = 4;
-  const int32_t pixels = quad * p.quads;
-  int32_t pixel = f.warp * 32 + f.lane, left = planes * pixels - pixel;
-  device::SharedAddress to = stage + static_cast<uint32_t>(16 * pixel);
+                                 int32_t channels_left, int32_t count) {
+  const int32_t lane = recomputed(f.lane);
+  constexpr int32_t channels = unit_bytes / sizeof(Scalar);
+  const int32_t at = lane % 16, first = lane / 16;
+  x += first * channels * p.x_channel_stride, channels_left -= first * channels;
 #pragma unroll 1
-  while (left > 0) {
-    uint32_t r[batch][channels];
-    const int32_t first = left;
+  for (int32_t region = f.warp; region < p.regions; region += f.warps) {
+    const int32_t offset = f.offset(p, region * region_pixels + at);
+    const device::SharedAddress to = stage + static_cast<uint32_t>(region * (region_pixels * row_bytes));
+    const int32_t valid = offset < 0 ? 0 : channels_left;
+    const Scalar* from = x + (offset < 0 ? 0 : offset);
+    // Two units at a time are what the registers hold.
+#pragma unroll 1
+    for (int32_t i = 0; i < count; i += 2) {
+      uint32_t r[2][channels];
 #pragma unroll
-    for (int e = 0; e < batch; ++e, pixel += fillers, left -= fillers) {
-      while (pixel >= pixels) pixel -= pixels, x += channels * p.x_channel_stride, channels_left -= channels;
-      const int32_t offset = f.offsets[pixel];
-      const int32_t valid = offset < 0 || left <= 0 ? 0 : channels_left;
-      const Scalar* from = x + (offset < 0 ? 0 : offset);
+      for (int e = 0; e < 2; ++e) {
 #pragma unroll
-      for (int c = 0; c < channels; ++c, from += p.x_channel_stride) {
-        r[e][c] = 0;
-        if (c < valid) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(from));
+        for (int c = 0; c < channels; ++c) {
+          r[e][c] = 0;
+          if (2 * channels * (i + e) + c < valid) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(from));
+          from += p.x_channel_stride;
+        }
+        from += channels * p.x_channel_stride;
       }
-    }
 #pragma unroll
-    for (int e = 0; e < batch; ++e, to += 16 * fillers) {
-      if (first <= e * fillers) break;
-      device::store_shared_16(to, r[e][0] | r[e][1] << 16, r[e][2] | r[e][3] << 16, r[e][4] | r[e][5] << 16,
-                              r[e][6] | r[e][7] << 16);
+      for (int e = 0; e < 2; ++e) {
+        if (i + e >= count) break;
+        device::store_shared_16(to + unit_at(at, 2 * (i + e) + first), r[e][0] | r[e][1] << 16, r[e][2] | r[e][3] << 16,
+                                r[e][4] | r[e][5] << 16, r[e][6] | r[e][7] << 16);
+      }
     }
   }
 }
 
-// Brings the warp's regions from [channel][pixel] to [pixel][channel]. Lanes read neighbouring words: no bank
-// conflicts.
+// Brings the warp's regions from [channel][pixel] to their place. No bank conflicts.
 template <Mode mode>
-CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t planes) {
+CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
+  const int32_t lane = recomputed(f.lane);
+  using Scalar = typename Traits<mode>::Scalar;
   constexpr bool wide = mode == Mode::tf32;
-  const int32_t items = planes * p.quads;
-  device::SharedAddress region = stage + static_cast<uint32_t>(f.warp * region_bytes);
-  const auto lane = static_cast<uint32_t>(f.lane);
   __syncwarp();
 #pragma unroll 1
-  for (int32_t first = f.warp * 32; first < items; first += fillers, region += fillers / 32 * region_bytes) {
-    uint32_t r[4][4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        // Four channels of pixels 32 e + lane; or, of pixels 64 (e / 2) + 2 lane and the next, channels 4 (e % 2) + k.
-        const auto at = static_cast<uint32_t>(wide ? k * 512 + e * 128 : (e % 2 * 4 + k) * 256 + e / 2 * 128);
-        r[e][k] = device::load_shared_4(region + at + lane * 4);
-      }
-    }
-    __syncwarp();
+  for (int32_t i = f.warp * regions_together; i < p.regions;
+       i += i % regions_together == regions_together - 1 ? (f.warps - 1) * regions_together + 1 : 1) {
+    const device::SharedAddress region = stage + static_cast<uint32_t>(i * (region_pixels * row_bytes));
     if constexpr (wide) {
+      const int32_t pixel = lane % 16, half = lane / 16;
+      uint32_t r[4][4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
 #pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int32_t channel = 4 * (2 * e + half) + k;
+          r[e][k] = device::load_shared_4(region + channel_at<Scalar>(channel) + static_cast<uint32_t>(4 * pixel));
+        }
+      }
+      __syncwarp();
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if (e >= count) break;
+#pragma unroll
         for (int k = 0; k < 4; ++k) r[e][k] = device::to_tf32(__uint_as_float(r[e][k]));
-        device::store_shared_16(region + static_cast<uint32_t>(e * 512) + lane * 16, r[e][0], r[e][1], r[e][2],
-                                r[e][3]);
+        device::store_shared_16(region + unit_at(pixel, 2 * e + half), r[e][0], r[e][1], r[e][2], r[e][3]);
       }
     } else {
-      // Four lanes begin with the second of their two pixels, so that eight store to different banks.
-      const bool second = (f.lane & 4) != 0;
+      const int32_t pair = lane % 8, quarter = lane / 8;
+      uint32_t r[2][8];
 #pragma unroll
-      for (int e = 0; e < 4; e += 2) {
+      for (int e = 0; e < 2; ++e) {
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const int32_t channel = 8 * (4 * e + quarter) + k;
+          r[e][k] = device::load_shared_4(region + channel_at<Scalar>(channel) + static_cast<uint32_t>(4 * pair));
+        }
+      }
+      __syncwarp();
+      // Four lanes begin with the second of their two pixels, so that eight store to different banks.
+      const bool second = (lane & 4) != 0;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (2 * e >= count) break;
         uint32_t pixels[2][4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-          const uint32_t even = r[e + k / 2][k % 2 * 2], odd = r[e + k / 2][k % 2 * 2 + 1];
-          pixels[0][k] = __byte_perm(even, odd, second ? 0x7632 : 0x5410);
-          pixels[1][k] = __byte_perm(even, odd, second ? 0x5410 : 0x7632);
+          pixels[0][k] = __byte_perm(r[e][2 * k], r[e][2 * k + 1], second ? 0x7632 : 0x5410);
+          pixels[1][k] = __byte_perm(r[e][2 * k], r[e][2 * k + 1], second ? 0x5410 : 0x7632);
         }
-        const device::SharedAddress to = region + static_cast<uint32_t>(e * 512) + lane * 32;
-        const uint32_t swap = second ? 16 : 0;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          device::store_shared_16(to + (swap ^ static_cast<uint32_t>(16 * i)), pixels[i][0], pixels[i][1], pixels[i][2],
-                                  pixels[i][3]);
+        for (int n = 0; n < 2; ++n) {
+          const device::SharedAddress to = region + unit_at(2 * pair + (second ? 1 - n : n), 4 * e + quarter);
+          device::store_shared_16(to, pixels[n][0], pixels[n][1], pixels[n][2], pixels[n][3]);
         }
       }
     }
+    __syncwarp();
   }
 }
 
-// Copies 16 bytes of a pixel's channels; a lane and the next have both planes of a group of channels, which are a
-// sector of memory. Several at a time, so that their offsets are read at once.
+// Copies 16 bytes of a pixel's channels; eight lanes have a pixel.
 template <class Scalar>
 CONVT_DEVICE void copy_channels(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
-                                int32_t channels_left, int32_t planes) {
-  constexpr int channels = 16 / sizeof(Scalar), step = fillers / 2, batch = 4;
-  const int32_t half = f.lane % 2, first_pixel = f.warp * 16 + f.lane / 2, pixels = quad * p.quads;
-  stage += static_cast<uint32_t>(half * p.patch_plane + first_pixel * 16);
-  x += half * channels, channels_left -= half * channels;
+                                int32_t channels_left, int32_t count) {
+  const int32_t lane = recomputed(f.lane);
+  constexpr int32_t channels = unit_bytes / sizeof(Scalar);
+  const int32_t u = lane % 8, first = lane / 8;
+  if (u >= 2 * count) return;
+  x += u * channels;
+  const bool valid = channels_left > u * channels;
 #pragma unroll 1
-  for (; planes > 0; planes -= 2) {
-    device::SharedAddress to = stage;
-#pragma unroll 1
-    for (int32_t pixel = first_pixel; pixel < pixels; pixel += batch * step, to += batch * step * 16) {
-      int32_t offsets[batch];
+  for (int32_t region = f.warp; region < p.regions; region += f.warps) {
+    int32_t offsets[4];
 #pragma unroll
-      for (int e = 0; e < batch; ++e) {
-        offsets[e] = -1;
-        if (pixel + e * step < pixels) offsets[e] = channels_left > 0 ? f.offsets[pixel + e * step] : -1;
-      }
-#pragma unroll
-      for (int e = 0; e < batch; ++e) {
-        if (pixel + e * step < pixels) {
-          device::cp_async<16>(to + static_cast<uint32_t>(e * step * 16), x + (offsets[e] < 0 ? 0 : offsets[e]),
-                               offsets[e] < 0 ? 0 : 16);
-        }
-      }
+    for (int i = 0; i < 4; ++i) {
+      offsets[i] = valid ? f.offset(p, region * region_pixels + 4 * i + first) : -1;
     }
-    stage += static_cast<uint32_t>(2 * p.patch_plane);
-    x += 2 * channels, channels_left -= 2 * channels;
+    const device::SharedAddress to = stage + static_cast<uint32_t>(region * (region_pixels * row_bytes));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      device::cp_async<16>(to + unit_at(4 * i + first, u), x + (offsets[i] < 0 ? 0 : offsets[i]),
+                           offsets[i] < 0 ? 0 : 16);
+    }
   }
 }
 
-// Rounds to TF32 what copy_channels has brought.
-CONVT_DEVICE void round_channels(const Params& p, const Filler& f, device::SharedAddress stage, int32_t planes) {
-  constexpr int step = fillers / 2, batch = 4;
-  const int32_t first_pixel = f.warp * 16 + f.lane / 2, pixels = quad * p.quads;
-  stage += static_cast<uint32_t>(f.lane % 2 * p.patch_plane + first_pixel * 16);
+// Rounds to TF32 what lies in its place.
+CONVT_DEVICE void round_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
+  const int32_t lane = recomputed(f.lane);
 #pragma unroll 1
-  for (; planes > 0; planes -= 2) {
-    device::SharedAddress at = stage;
-#pragma unroll 1
-    for (int32_t pixel = first_pixel; pixel < pixels; pixel += batch * step, at += batch * step * 16) {
-      uint4 v[batch] = {};
+  for (int32_t region = f.warp; region < p.regions; region += f.warps) {
+    const device::SharedAddress at = stage + static_cast<uint32_t>(region * (region_pixels * row_bytes));
+    uint4 v[4] = {};
+    const int32_t u = lane % 8, first = lane / 8;
+    if (u < 2 * count) {
 #pragma unroll
-      for (int e = 0; e < batch; ++e) {
-        if (pixel + e * step < pixels) v[e] = device::load_shared_16(at + static_cast<uint32_t>(e * step * 16));
-      }
+      for (int i = 0; i < 4; ++i) v[i] = device::load_shared_16(at + unit_at(4 * i + first, u));
 #pragma unroll
-      for (int e = 0; e < batch; ++e) {
+      for (int i = 0; i < 4; ++i) {
         const auto rounded = [](uint32_t word) { return device::to_tf32(__uint_as_float(word)); };
-        const uint32_t a = rounded(v[e].x), b = rounded(v[e].y), c = rounded(v[e].z), d = rounded(v[e].w);
-        if (pixel + e * step < pixels) {
-          device::store_shared_16(at + static_cast<uint32_t>(e * step * 16), a, b, c, d);
-        }
+        const uint32_t a = rounded(v[i].x), b = rounded(v[i].y), c = rounded(v[i].z), d = rounded(v[i].w);
+        device::store_shared_16(at + unit_at(4 * i + first, u), a, b, c, d);
       }
     }
-    stage += static_cast<uint32_t>(2 * p.patch_plane);
+  }
+}
+
+// Whether some step of a tile may read beyond an edge of the image.
+CONVT_DEVICE bool reaches_outside(const Params& p, const Place& at, const DeviceSet& set) {
+  const int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
+  return row < 0 || row + p.tile_rows + p.reach_rows > p.h.in || column < 0 ||
+         column + p.tile_columns + p.reach_columns > p.v.in;
+}
+
+// The patches of a block's units, one chunk of channels after the other.
+template <class Fill>
+CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+    const Place at = place_of(p, unit, 0);
+    const Chunks chunks = chunks_of(p, at);
+    if (chunks.first != chunks.last) fill(at, p.sets[at.set], chunks);
   }
 }
 
@@ -301,41 +361,49 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
   constexpr bool wide = mode == Mode::tf32, copies = wide || fill != Fill::elements;
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 32;
   auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
-  const Filler filler{offsets, thread / 32, thread % 32};
+  auto* const places = reinterpret_cast<uint32_t*>(offsets + region_pixels * p.regions);
+  Filler filler{offsets, p.gather ? places : nullptr, thread / 32, fillers / 32, thread % 32, 0, 0};
   // Whether an edge of the image is in the patch: of the stages that hold the first chunk of a tile, and of this tile
   // and the next one.
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
-  auto* const edge_of_tile = edges + patch_stages;
+  auto* const edge_of_tile = edges + most_patch_stages;
   int32_t turn = 0;
-  const device::SharedAddress patches = device::shared_address(shared + p.patches_at);
+  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
   Ring ring;
-  // The stage whose copies may be on their way, and how many planes they are. From three stages on, the next ones are
-  // begun before these are waited for; with two, consumers may wait for these before they give the other stage back.
-  int32_t copied = -1, copied_planes = 0;
-  const bool early = p.stages > 2;
+  // The stage whose copies may be on their way, and how many products it is. From three stages on, the next ones are
+  // begun before these are waited for; with two, consumers may wait for these before they give the other stage back, as
+  // they may if a patch that stays has all stages.
+  int32_t copied = -1, copied_count = 0;
+  const bool early = p.stages > 2 && (p.reuse == 1 || p.stages > p.chunks);
   const auto finish = [&] {
     const device::SharedAddress stage = patches + static_cast<uint32_t>(copied * p.patch_bytes);
     if constexpr (fill == Fill::rows || (fill == Fill::elements && wide)) {
-      transpose_regions<mode>(p, filler, stage, copied_planes);
+      transpose_regions<mode>(p, filler, stage, copied_count);
     } else if constexpr (wide) {
-      round_channels(p, filler, stage, copied_planes);
+      round_regions(p, filler, stage, copied_count);
     }
     device::fence_async_proxy();
     __syncwarp();
     if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(copied));
     copied = -1;
   };
-  for (auto tile = static_cast<int32_t>(blockIdx.x); tile < p.tiles; tile += static_cast<int32_t>(gridDim.x)) {
-    const Place at = place_of(p, static_cast<uint32_t>(tile));
-    const DeviceSet& set = p.sets[at.set];
-    const Chunks chunks = chunks_of(p, at);
-    if (chunks.first == chunks.last) continue;
+  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     // Where the patch's pixels are in x, from its first image and channel.
     device::named_barrier(1, fillers);
-    bool outside = false;
+    bool outside = p.gather && reaches_outside(p, at, set);
 #pragma unroll 1
-    for (int32_t i = thread; i < quad * p.quads; i += fillers) {
-      offsets[i] = pixel_offset(p, at, set, i, outside);
+    for (int32_t i = thread; i < region_pixels * p.regions; i += fillers) {
+      if (p.gather) {
+        uint32_t column = static_cast<uint32_t>(i), row = p.by_patch_columns.divide(column);
+        const auto image = static_cast<int32_t>(p.by_patch_rows.divide(row));
+        const int32_t r = at.row + static_cast<int32_t>(row), c = at.column + static_cast<int32_t>(column);
+        offsets[i] = static_cast<int32_t>(image * p.x_batch_stride) + r * p.x_row_stride + c * p.x_column_stride;
+        // What is beyond the tile or the batch is far outside of its image.
+        const bool there = image < p.tile_images && at.image + image < p.batch;
+        places[i] = pack_shift(there ? r : -2 * gathers_less_than, c);
+      } else {
+        offsets[i] = pixel_offset(p, at, set, i, outside);
+      }
     }
     if (outside) edge_of_tile[turn] = 1;
     device::named_barrier(1, fillers);
@@ -343,47 +411,122 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     turn ^= 1;
     if (thread == 0) edge_of_tile[turn] = 0;
 
-    int32_t channel = chunks.first * p.groups_of_chunk * channels_of_fragment(mode);
+    constexpr int32_t channels = channels_of_chunk(mode);
+    int32_t channel = chunks.first * channels;
     const Scalar* x = static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
                       (static_cast<int64_t>(at.group) * p.in_channels + channel) * p.x_channel_stride;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      const int32_t planes = 2 * groups_of(p, chunk), left = p.in_channels - channel;
-      const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
-      device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
-      if (thread == 0) edges[ring.stage] = edge;
-      if constexpr (fill == Fill::channels) {
-        copy_channels(p, filler, x, stage, left, planes);
-      } else if constexpr (fill == Fill::rows) {
-        copy_rows(p, filler, x, stage, left, planes);
-      } else if constexpr (wide) {
-        copy_elements(p, filler, x, stage, left, planes);
-      } else {
-        store_elements(p, filler, x, stage, left, planes);
+      const int32_t count = count_of(p, chunk), left = p.in_channels - channel;
+      for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
+        if (p.gather) {
+          filler.shift = p.steps[set.first_step + step].offset;
+          filler.shift_offset = row_of(filler.shift) * p.x_row_stride + column_of(filler.shift) * p.x_column_stride;
+        }
+        const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+        device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
+        if (thread == 0) edges[ring.stage] = edge;
+        if constexpr (fill == Fill::channels) {
+          copy_channels(p, filler, x, stage, left, count);
+        } else if constexpr (fill == Fill::rows) {
+          copy_rows(p, filler, x, stage, left, count);
+        } else if constexpr (wide) {
+          copy_elements(p, filler, x, stage, left, count);
+        } else {
+          store_elements(p, filler, x, stage, left, count);
+        }
+        if constexpr (copies) device::cp_async_commit();
+        if (copies && copied >= 0) {
+          device::cp_async_wait<1>();
+          finish();
+        }
+        copied = ring.stage, copied_count = count;
+        if (!copies || !early) {
+          device::cp_async_wait<0>();
+          finish();
+        }
+        ring.advance(p.stages);
       }
-      if constexpr (copies) device::cp_async_commit();
-      if (copies && copied >= 0) {
-        device::cp_async_wait<1>();
-        finish();
-      }
-      copied = ring.stage, copied_planes = planes;
-      if (!copies || !early) {
-        device::cp_async_wait<0>();
-        finish();
-      }
-      ring.advance(p.stages);
-      const int32_t channels = p.groups_of_chunk * channels_of_fragment(mode);
       channel += channels, x += channels * p.x_channel_stride;
     }
-  }
+  });
   if (copied >= 0) {
     device::cp_async_wait<0>();
     finish();
   }
 }
 
+// Whether two warps round what the copy engine has brought.
+template <Mode mode>
+CONVT_DEVICE bool rounds_boxes(const Params& p) {
+  return mode == Mode::tf32 && !p.channels_last;
+}
+
+// One thread's part where the copy engine brings the patches.
+template <Mode mode>
+CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
+  const bool wide = rounds_boxes<mode>(p);
+  if (p.channels_last) device::wait_for_previous_kernel();
+  auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
+  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
+  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes);
+  Ring ring;
+  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
+    const bool outside = reaches_outside(p, at, set);
+    int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
+    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+      for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
+        if (p.gather) {
+          const uint32_t shift = p.steps[set.first_step + step].offset;
+          row = at.row + row_of(shift), column = at.column + column_of(shift);
+        }
+        device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
+        edges[ring.stage] = outside ? 1 : 0;
+        const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
+        device::mbarrier_arrive_expect(there, bytes);
+        const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image, at.group};
+        device::box_load(patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), p.x_map, place, there);
+        ring.advance(p.stages);
+      }
+    }
+  });
+}
+
+// What the other two warps do with them in TF32.
+CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64;
+  const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
+  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
+  Ring ring;
+  for_each_chunk(p, [&](const Place&, const DeviceSet& set, const Chunks& chunks) {
+    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+      for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
+        device::mbarrier_wait(barriers.patch_read(ring.stage), ring.parity);
+        round_regions(p, filler, patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), count_of(p, chunk));
+        device::fence_async_proxy();
+        __syncwarp();
+        if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(ring.stage));
+        ring.advance(p.stages);
+      }
+    }
+  });
+}
+
+// How many arrivals make a stage of the patch full.
+template <Mode mode>
+CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
+  return !p.copy_boxes ? fillers / 32 : rounds_boxes<mode>(p) ? rounders / 32 : 1;
+}
+
 template <Mode mode>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  if (p.fill == Fill::channels) {
+  if (p.copy_boxes) {
+    const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
+    if (warp == 0) {
+      if (threadIdx.x % 32 == 0) copy_boxes<mode>(p, shared, barriers);
+    } else if (rounds_boxes<mode>(p)) {
+      round_boxes(p, barriers);
+    }
+  } else if (p.fill == Fill::channels) {
     fill_patches<mode, Fill::channels>(p, shared, barriers);
   } else if (p.fill == Fill::rows) {
     fill_patches<mode, Fill::rows>(p, shared, barriers);

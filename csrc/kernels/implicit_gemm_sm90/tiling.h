@@ -6,69 +6,117 @@
 
 namespace convt::implicit_gemm_sm90 {
 
+// The sets of phases have the same patch: it may stay in shared memory while all of them are multiplied from it.
 inline std::string make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
                                Tables& t) {
-  return make_tables(config.rows(), 64, p, row_phases, column_phases, t);
+  std::string cannot = make_tables(config.rows(), 64, p, row_phases, column_phases, t);
+  if (!cannot.empty()) return cannot;
+  PhaseSet all{};
+  bool first = true;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const PhaseSet& s = t.set[i];
+    if (s.steps == 0) continue;
+    all.lowest_row = first ? s.lowest_row : std::min(all.lowest_row, s.lowest_row);
+    all.highest_row = first ? s.highest_row : std::max(all.highest_row, s.highest_row);
+    all.lowest_column = first ? s.lowest_column : std::min(all.lowest_column, s.lowest_column);
+    all.highest_column = first ? s.highest_column : std::max(all.highest_column, s.highest_column);
+    first = false;
+  }
+  for (int32_t i = 0; i < t.sets; ++i) {
+    PhaseSet& s = t.set[i];
+    s.lowest_row = all.lowest_row, s.highest_row = all.highest_row;
+    s.lowest_column = all.lowest_column, s.highest_column = all.highest_column;
+  }
+  return cannot;
 }
 
-inline int64_t channel_groups_of(const Problem& p) {
-  return ceil_div<int64_t>(p.in_channels_per_group(), channels_of_fragment(mode_of(p)));
-}
+// Input channels of 128 bytes, and of a product.
+constexpr int32_t channels_of_chunk(Mode m) { return row_bytes / k_bytes * channels_of_fragment(m); }
 
-// The part of the input that is in shared memory at a time: for each group of channels two planes of 16 bytes a pixel.
+// Positions of small images lie one after the other, so that no product has rows that are shorter than its pieces. The
+// inputs of a step are gathered then for themselves: a tap is no shift of others.
+constexpr bool gathers(const GemmTile& tile) { return tile.piece_rows == 0; }
+inline constexpr int32_t gathers_less_than = 1 << 14;  // rows, columns, and their shifts
+
+// The part of the input that is in shared memory at a time: 128 bytes of channels of each pixel.
 struct Patch {
-  int32_t rows, columns, pixels, quads;
-  int64_t plane_bytes, bytes;  // of a stage
+  int32_t rows, columns, pixels;  // pixels: whole regions
+  int64_t bytes;                  // of a stage
 };
 
-inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile) {
-  const bool quads = rows_in_quads(p);
+inline Patch make_patch(const Config& config, const Problem& p, const Tables& t, const GemmTile& tile) {
+  // Boxes begin anywhere.
+  const bool quads = !tile.channels_last && rows_in_quads(p);
+  const PhaseSet& set = t.set[0];  // as all
   Patch patch{};
-  for (int32_t i = 0; i < t.sets; ++i) {
-    const PhaseSet& set = t.set[i];
-    patch.rows = std::max(patch.rows, tile.rows + set.highest_row - set.lowest_row);
-    patch.columns = std::max(patch.columns, tile.columns + set.highest_column - first_column(set, quads));
+  if (gathers(tile)) {
+    patch.rows = tile.rows, patch.columns = tile.columns;
+    patch.pixels = ceil_div(config.columns(), region_pixels) * region_pixels;
+    patch.bytes = int64_t{row_bytes} * patch.pixels;
+    return patch;
   }
+  patch.rows = tile.rows + set.highest_row - set.lowest_row;
+  patch.columns = tile.columns + set.highest_column - first_column(set, quads);
   if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
-  patch.pixels = tile.images * patch.rows * patch.columns;
-  // An odd number, so that two planes of four pixels are 128 bytes in different banks.
-  patch.quads = ceil_div(patch.pixels, quad) | 1;
-  patch.plane_bytes = int64_t{16} * quad * patch.quads;
-  patch.bytes = ceil_div<int64_t>(2 * patch.plane_bytes * tile.channel_groups, region_bytes) * region_bytes;
+  patch.pixels = ceil_div(tile.images * patch.rows * patch.columns, region_pixels) * region_pixels;
+  patch.bytes = int64_t{row_bytes} * patch.pixels;
   return patch;
 }
 
-// Shared memory, in bytes from its start: barriers and steps; where in an image each pixel of the patch is; stages of
-// the patch; stages of weights; what a warp stages of its sums.
+inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {
+  return make_counts(p, t, tile, 64, channels_of_chunk(mode_of(p)));
+}
+
+// Shared memory, in bytes from its start: barriers and words; where in an image each pixel of the patch is; stages of
+// the patch; stages of weights, a step of a chunk each; what a warp stages of its sums.
 struct SharedLayout {
-  int64_t steps, pixels, patches, weights, sums, bytes;
-  int32_t patch_stages;
+  int64_t pixels, patches, weights, sums, bytes;
+  int32_t patch_stages, weight_stages;
+  bool weights_stay;  // all that a block multiplies by
 };
 
-inline SharedLayout shared_layout(const Config& config, const Tables& t, const Patch& patch) {
-  int32_t steps = 0;
-  for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
-  const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
+// With `patch_stages` and as many stages of weights as there is room for; bytes is 0 if there is not enough.
+inline SharedLayout shared_layout(const Config& config, const Problem& p, const Tables& t, const Patch& patch,
+                                  const GemmTile& tile, int32_t patch_stages) {
+  const auto aligned = [](int64_t bytes, int64_t to) { return ceil_div<int64_t>(bytes, to) * to; };
+  const int64_t pixel_words = gathers(tile) ? 2 : 1;
   SharedLayout s{};
-  s.steps = words_at + 4 * shared_words;
-  s.steps = ceil_div<int64_t>(s.steps, 16) * 16;
-  s.pixels = aligned(s.steps);
-  s.patches = aligned(s.pixels + int64_t{4} * quad * patch.quads);
-  for (s.patch_stages = patch_stages;; --s.patch_stages) {
-    s.weights = aligned(s.patches + s.patch_stages * patch.bytes);
-    s.sums = s.weights + weight_stages * weight_stage_bytes;
-    s.bytes = s.sums + int64_t{4} * slab_pitch * 16 * config.m_blocks * (consumers / 32);
-    if (s.bytes <= shared_bytes_limit || s.patch_stages == fewest_patch_stages) break;
-  }
+  s.patch_stages = patch_stages;
+  s.pixels = aligned(words_at + 4 * shared_words, 16);
+  s.patches = aligned(s.pixels + 4 * pixel_words * patch.pixels, swizzle_bytes);
+  s.weights = aligned(s.patches + patch_stages * patch.bytes, swizzle_bytes);
+  const int64_t stage = int64_t{block_bytes} * config.rows();
+  const int64_t sums = int64_t{4} * slab_pitch_of(config) * 16 * config.m_blocks * (consumers / 32);
+  const int64_t room = (shared_bytes_limit - s.weights - sums) / stage;
+  if (room < fewest_weight_stages) return s;
+  // A block whose tiles all have the same weights reads them once.
+  const Counts n = make_counts(p, t, tile);
+  const int64_t all = n.channels * n.chunks * t.steps;
+  s.weights_stay = p.groups == 1 && tile.splits == 1 && n.channels * t.sets == tile.reuse &&
+                   all <= std::min<int64_t>(room, most_weight_stages);
+  s.weight_stages = s.weights_stay ? static_cast<int32_t>(all) : static_cast<int32_t>(std::min<int64_t>(room, 4));
+  s.sums = s.weights + s.weight_stages * stage;
+  s.bytes = s.sums + sums;
   return s;
 }
 
-inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {
-  return make_counts(p, t, tile, 64, channels_of_fragment(mode_of(p)));
+// x in channels_last, if the tile wants it, lies behind the rest: [group][image][pixel][channel], a pixel's channels
+// padded to 16 bytes.
+inline int64_t padded_channels(const Problem& p) {
+  const int64_t unit = unit_bytes / element_size(p.dtype);
+  return ceil_div<int64_t>(p.in_channels_per_group(), unit) * unit;
 }
 
-inline Workspace make_workspace(const Config& c, const Counts& n, const GemmTile& tile) {
-  return make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(), fragment_bytes);
+inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,
+                                int64_t* channels_last = nullptr) {
+  Workspace s = make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(), block_bytes);
+  if (tile.channels_last) {
+    const int64_t at = ceil_div<int64_t>(s.bytes, 512) * 512;
+    if (channels_last != nullptr) *channels_last = at;
+    const int64_t pixels = checked_mul(checked_mul(p.in_h, p.in_w), checked_mul(p.batch, p.groups));
+    s.bytes = checked_add(at, checked_mul(pixels, padded_channels(p) * element_size(p.dtype)));
+  }
+  return s;
 }
 
 // The pieces of a tile, columns first: their arrangement, for wgmma's operands.
@@ -79,6 +127,7 @@ struct Pieces {
 
 inline Pieces make_pieces(const Config& c, const GemmTile& tile) {
   Pieces q{};
+  if (gathers(tile)) return {1, 1, 1, c.width, 0};
   q.piece_rows = tile.piece_rows, q.piece_columns = c.width / tile.piece_rows;
   q.columns = tile.columns / q.piece_columns, q.rows = tile.rows / q.piece_rows;
   return q;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "../../kernels/implicit_gemm_sm90/tiling.h"
+#include "../../kernels/tensor_map.h"
 #include "family.h"
 #include "implicit_gemm.h"
 
@@ -21,64 +22,121 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
+// Clocks in which a multiprocessor multiplies 64 rows by `width` positions and 32 bytes of channels: the tensor cores'
+// rate, of which wgmma reaches .9, or that at which they read operands from shared memory, 128 bytes a clock.
+double product_clocks(int32_t width) { return std::max(width / 2.0 / 0.9, (2048 + 32.0 * width) / 128); }
+
+// Whether rows, columns and shifts fit the words in which they are kept.
+bool may_gather(const Problem& p, const family::Tables& t) {
+  const family::PhaseSet& set = t.set[0];
+  for (int64_t reach : {p.in_h, p.in_w, p.out_h, p.out_w, int64_t{set.highest_row}, -int64_t{set.lowest_row},
+                        int64_t{set.highest_column}, -int64_t{set.lowest_column}}) {
+    if (reach >= family::gathers_less_than / 2) return false;
+  }
+  return true;
+}
+
+// Whether x is not in channels_last as it is, or not as the copy engine wants it, and how many blocks bring it there.
+bool may_bring_into_channels_last(const Problem& p) {
+  const int64_t unit = family::unit_bytes / element_size(p.dtype);
+  if (p.x_strides[1] == 1 && p.in_channels_per_group() % unit == 0) return false;
+  const int64_t pixels = checked_mul(p.in_h, p.in_w);
+  const int64_t tiles =
+      checked_mul(ceil_div<int64_t>(pixels, family::channels_last_pixels), checked_mul(p.batch, p.in_channels));
+  return pixels < int64_t{1} << 30 && tiles < int64_t{1} << 30;
+}
+
 void consider(const Problem& p, const DeviceInfo& device, const Config& config, const family::Tables& t, GemmTile tile,
               Choice& best) {
   if (tile.images > 1 && checked_mul(tile.images, std::abs(p.x_strides[0])) >= int64_t{1} << 30) return;
-  // As many channels at a time as shared memory has room for.
-  tile.channel_groups = family::most_groups;
-  family::Patch patch;
-  family::SharedLayout shared;
-  // A third stage lets a patch arrive while the one before it is put in order; without it, two of as many channels as
-  // possible.
-  for (int32_t stages = family::fewest_patch_stages + 1;; tile.channel_groups /= 2) {
-    if (tile.channel_groups == 0) {
-      if (--stages < family::fewest_patch_stages) return;
-      tile.channel_groups = family::most_groups;
-    }
-    if (tile.channel_groups > 1 && tile.channel_groups / 2 >= family::channel_groups_of(p)) continue;
-    patch = family::make_patch(p, t, tile);
-    shared = family::shared_layout(config, t, patch);
-    if (shared.patch_stages >= stages &&
-        shared.bytes <= std::min<int64_t>(family::shared_bytes_limit, device.shared_memory_per_block)) {
-      break;
-    }
-  }
-  if (patch.plane_bytes >= 1 << 18) return;  // what a matrix descriptor holds
+  tile.channel_groups = 1;
+  const family::Patch patch = family::make_patch(config, p, t, tile);
+  const bool gathers = family::gathers(tile);
+  // What a matrix descriptor holds.
+  if (int64_t{family::row_bytes} * patch.columns >= 1 << 18) return;
   const family::Counts n = family::make_counts(p, t, tile);
-  double fragments = 0;
-  for (int32_t i = 0; i < t.sets; ++i) fragments += t.set[i].fragments;
-  // Of the tensor cores' rate, wgmma reaches .85; operands come from shared memory at 128 bytes a clock, and a
-  // multiplication of 64 rows by N positions takes N / 2 clocks.
-  const double clock = 4096 * 2 * device.multiprocessors / device.fp16_flops;  // of 64 x 8 x 16 products
-  const double product =
-      clock * config.width / 8 / 2 / 0.85 * std::max(1.0, (2048 + 32.0 * config.width) / 128 / (config.width / 2.0));
-  const double products = fragments * config.groups_n * config.pieces;
-  const double element = static_cast<double>(element_size(p.dtype));
+  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;  // seconds: 2048 multiplications each
+  const double element = static_cast<double>(element_size(p.dtype)), cores = device.multiprocessors;
+  const double chunk = family::channels_of_chunk(family::mode_of(p));
+  const double products_of_chunk = std::min(4.0, std::ceil(static_cast<double>(p.in_channels_per_group()) /
+                                                           family::channels_of_fragment(family::mode_of(p))));
+  double blocks_of_weights = 0, steps = 0;
+  bool all_have_taps = true;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    blocks_of_weights += t.set[i].fragments, steps += t.set[i].steps;
+    all_have_taps &= t.set[i].steps > 0;
+  }
+  // Of a tile and a chunk, on average.
+  blocks_of_weights /= t.sets, steps /= t.sets;
+  // Boxes cost their reading, and in TF32 two warps' rounding. Otherwise three warps copy, which waits for each line of
+  // memory, and unless channels are innermost bring into order.
+  const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && patch.columns <= tensor_map_most_box;
+  if (tile.channels_last && !innermost) return;
+  const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
+  const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
+  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 60 * regions : 0)
+                             : gathers ? 700 * regions
+                                       : 80 * regions + 2.5 * lines;
+  // Where rows are innermost in y, their parts in a tile are written for themselves.
+  // To bring x into channels_last, it is read and written once more.
+  const double twice = 2 * element * static_cast<double>(p.batch * p.in_channels) *
+                       static_cast<double>(p.in_h * p.in_w) / (0.7 * device.bandwidth);
+  const bool y_innermost = family::channels_innermost(p);
+  const double row_part = y_innermost ? 128
+                                      : static_cast<double>((gathers                ? tile.columns
+                                                             : tile.piece_rows == 1 ? tile.columns
+                                                                                    : 16) *
+                                                            p.stride_w) *
+                                            element;
+  const double scattered = 1 + 32 / row_part;
+  const int64_t tiles = n.channels * t.sets;
   for (int32_t splits = 1; splits <= 8; splits *= 2) {
     if (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors)) break;
     tile.splits = splits;
-    const family::Workspace workspace = family::make_workspace(config, n, tile);
-    const double blocks = static_cast<double>(n.blocks) * splits;
-    if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
-    const double waves = std::ceil(blocks / device.multiprocessors);
-    const double groups = static_cast<double>(n.channel_groups) / splits;
-    const double one = products / t.sets * groups * product;
-    // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other one
-    // multiplies, and only the last tile's store is waited for.
-    const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
-    const double store = written / (0.6 * device.bandwidth / device.multiprocessors);
-    const double read = patch.pixels * groups * family::channels_of_fragment(family::mode_of(p)) * element +
-                        fragments / t.sets * groups * family::fragment_bytes;
-    const double fill = read / (1.5 * device.bandwidth / device.multiprocessors);
-    const double multiply = std::max(one, fill), both = multiply + store;
-    const double work =
-        config.alternate() ? waves * std::max(multiply, both / 2) + std::min(store, both / 2) : waves * both;
-    const double seconds = launch_seconds + 3e-6 +
-                           std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
-                           (splits > 1 ? 3e-6 : 0);
-    if (seconds < best.seconds) {
-      const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks), device.multiprocessors);
-      best = {tile, grid, shared.bytes, workspace.bytes, seconds};
+    for (int64_t reuse = 1; reuse <= tiles; ++reuse) {
+      if (tiles % reuse != 0) continue;
+      if (reuse > 1 && (splits > 1 || gathers || !all_have_taps || n.chunks > family::most_patch_stages)) break;
+      tile.reuse = static_cast<int32_t>(reuse);
+      // Stages for a whole patch if it stays, and for the next one's first chunk; up to four.
+      family::SharedLayout shared{};
+      const auto fewest =
+          std::max<int32_t>(family::fewest_patch_stages, reuse > 1 ? static_cast<int32_t>(n.chunks) : 0);
+      for (int32_t stages = std::max(4, std::min(fewest + 1, family::most_patch_stages)); stages >= fewest; --stages) {
+        shared = family::shared_layout(config, p, t, patch, tile, stages);
+        if (shared.bytes > 0) break;
+      }
+      if (shared.bytes == 0 || shared.bytes > device.shared_memory_per_block) continue;
+      tile.patch_stages = shared.patch_stages;
+      const double blocks = static_cast<double>(n.blocks) * splits;
+      if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
+      const family::Workspace workspace = family::make_workspace(config, p, n, tile);
+      const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
+      const double chunks = static_cast<double>(n.chunks) / splits;
+      const double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
+                              product_clocks(config.width) * clock;
+      // A step waits for its weights, and a chunk for its patch.
+      const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
+      const double overhead = (chunks * 40 * steps + patches * 120) * clock;
+      const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes;
+      const double read =
+          (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element + weights) /
+          (1.5 * device.bandwidth / cores);
+      const double fill = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
+      // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
+      // one multiplies, and only the last tile's store is waited for.
+      const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
+      const double store = scattered * written / (0.6 * device.bandwidth / cores);
+      const double main = std::max(multiply + overhead, fill), both = main + store;
+      const double work = config.alternate()
+                              ? waves * std::max(std::max(multiply, fill), both / 2) + std::min(store, both / 2)
+                              : waves * both;
+      const double seconds = launch_seconds + 3e-6 + (tile.channels_last ? 2e-6 + twice : 0) +
+                             std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
+                             (splits > 1 ? 3e-6 : 0);
+      if (seconds < best.seconds) {
+        const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
+        best = {tile, grid, shared.bytes, workspace.bytes, seconds};
+      }
     }
   }
 }
@@ -114,17 +172,31 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
       continue;
     }
     Choice best;
+    GemmTile tile;
+    tile.row_phases = 1, tile.column_phases = column_phases;
     const int32_t pieces = config.groups_n * config.pieces;
-    for (int32_t piece_rows : {1, config.width / 8}) {
-      for (int32_t columns = 1; columns <= pieces; columns *= 2) {
-        for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
-          GemmTile tile;
-          tile.piece_rows = piece_rows;
-          tile.columns = columns * (config.width / piece_rows), tile.rows = rows * piece_rows;
-          tile.images = pieces / (columns * rows);
-          tile.row_phases = 1, tile.column_phases = column_phases;
-          consider(p, device, config, t, tile, best);
+    for (const bool channels_last : {false, true}) {
+      if (channels_last && !may_bring_into_channels_last(p)) continue;
+      tile.channels_last = channels_last;
+      for (int32_t piece_rows : {1, config.width / 8}) {
+        for (int32_t columns = 1; columns <= pieces; columns *= 2) {
+          for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
+            tile.piece_rows = piece_rows;
+            tile.columns = columns * (config.width / piece_rows), tile.rows = rows * piece_rows;
+            tile.images = pieces / (columns * rows);
+            consider(p, device, config, t, tile, best);
+          }
         }
+      }
+      // Small images: all positions of a row, of as many rows and images as a tile has positions for.
+      const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
+      if (columns <= config.columns() && may_gather(p, t)) {
+        tile.piece_rows = 0;
+        tile.columns = static_cast<int32_t>(columns);
+        tile.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
+        tile.images =
+            tile.rows < rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (rows * columns)));
+        consider(p, device, config, t, tile, best);
       }
     }
     if (best.grid == 0) {

@@ -1,0 +1,102 @@
+// Brings x into channels_last in the workspace, for the copy engine to read boxes of it. In TF32 mode it is rounded on
+// its way.
+#pragma once
+
+#include "../implicit_gemm/device.cuh"
+#include "params.h"
+
+namespace convt::implicit_gemm_sm90 {
+
+template <Mode mode>
+__global__ void __launch_bounds__(channels_last_threads)
+    channels_last_kernel(const __grid_constant__ ChannelsLastParams p) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr int32_t channels = row_bytes / sizeof(Scalar), of_word = 4 / sizeof(Scalar);
+  constexpr int32_t words = row_bytes / 4, pitch = words + 1;  // no bank conflicts, by rows or by columns
+  auto* const tile = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
+  device::let_next_kernel_start();
+  uint32_t channel_tile = blockIdx.x;
+  uint32_t rest = p.by_channel_tiles.divide(channel_tile);
+  uint32_t next = p.by_pixel_tiles.divide(rest);
+  const auto first_pixel = static_cast<int32_t>(rest) * channels_last_pixels;
+  auto image = next;
+  const auto group = static_cast<int32_t>(p.by_images.divide(image));
+  const int32_t first_channel = static_cast<int32_t>(channel_tile) * channels;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const Scalar* const x = static_cast<const Scalar*>(p.x) + image * p.batch_stride +
+                          (static_cast<int64_t>(group) * p.channels + first_channel) * p.channel_stride;
+
+  // A word of a pixel: one channel, or two whose pixels are read as pairs if they may.
+  constexpr int32_t passes = channels_last_pixels * words / channels_last_threads;
+  if (of_word == 2 && p.pairs) {
+    constexpr int32_t pairs = channels_last_pixels / 2;
+    const int32_t pixel = thread % pairs * 2, word = thread / pairs;
+    uint32_t r[passes / 2][2];
+#pragma unroll
+    for (int i = 0; i < passes / 2; ++i) {
+      const int32_t channel = (word + i * (channels_last_threads / pairs)) * 2;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        r[i][e] = 0;
+        if (first_pixel + pixel < p.pixels && first_channel + channel + e < p.channels) {
+          r[i][e] =
+              __ldg(reinterpret_cast<const uint32_t*>(x + (channel + e) * p.channel_stride + first_pixel + pixel));
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < passes / 2; ++i) {
+      const int32_t at = pixel * pitch + word + i * (channels_last_threads / pairs);
+      tile[at] = __byte_perm(r[i][0], r[i][1], 0x5410), tile[at + pitch] = __byte_perm(r[i][0], r[i][1], 0x7632);
+    }
+  } else {
+    const int32_t pixel = thread % channels_last_pixels, word = thread / channels_last_pixels;
+    auto column = static_cast<uint32_t>(first_pixel + pixel);
+    const bool there = first_pixel + pixel < p.pixels;
+    const auto row = static_cast<int32_t>(p.by_columns.divide(column));
+    const Scalar* const from =
+        x + static_cast<int64_t>(row) * p.row_stride + static_cast<int64_t>(column) * p.column_stride;
+    constexpr int32_t step = channels_last_threads / channels_last_pixels;
+    uint32_t r[passes];
+#pragma unroll
+    for (int i = 0; i < passes; ++i) {
+      const int32_t channel = (word + i * step) * of_word;
+      r[i] = 0;
+#pragma unroll
+      for (int e = 0; e < of_word; ++e) {
+        if (there && first_channel + channel + e < p.channels) {
+          const Scalar* const at = from + (channel + e) * p.channel_stride;
+          if constexpr (of_word == 1) {
+            r[i] = __float_as_uint(__ldg(reinterpret_cast<const float*>(at)));
+          } else {
+            r[i] |= static_cast<uint32_t>(__ldg(reinterpret_cast<const uint16_t*>(at))) << 16 * e;
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < passes; ++i) {
+      if constexpr (of_word == 1) r[i] = device::to_tf32(__uint_as_float(r[i]));
+      tile[pixel * pitch + word + i * step] = r[i];
+    }
+  }
+  __syncthreads();
+  constexpr int32_t units = row_bytes / unit_bytes, of_unit = unit_bytes / static_cast<int32_t>(sizeof(Scalar));
+  const int32_t unit = thread % units;
+  // Rows end at a multiple of 16 bytes.
+  if (first_channel + unit * of_unit >= p.padded_channels) return;
+  Scalar* const to =
+      static_cast<Scalar*>(p.to) +
+      ((static_cast<int64_t>(group) * static_cast<int64_t>(p.by_images.divisor) + image) * p.pixels + first_pixel) *
+          p.padded_channels +
+      first_channel + unit * of_unit;
+#pragma unroll
+  for (int32_t pixel = thread / units; pixel < channels_last_pixels; pixel += channels_last_threads / units) {
+    if (first_pixel + pixel >= p.pixels) break;
+    const uint32_t* const from = tile + pixel * pitch + unit * 4;
+    *reinterpret_cast<uint4*>(to + static_cast<int64_t>(pixel) * p.padded_channels) =
+        make_uint4(from[0], from[1], from[2], from[3]);
+  }
+}
+
+}  // namespace convt::implicit_gemm_sm90

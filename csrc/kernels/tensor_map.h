@@ -1,0 +1,38 @@
+// A tensor in global memory, as the copy engine of sm_90 is told about it: boxes of it are copied to shared memory, and
+// what a box has outside of the tensor becomes zero. The innermost dimension of a box is 128 bytes, with the 128-byte
+// swizzle.
+#pragma once
+
+#include <cstdint>
+
+namespace convt {
+
+inline constexpr int tensor_map_rank = 5;
+inline constexpr int32_t tensor_map_most_box = 256;  // elements of a dimension of a box
+
+struct TensorMapLayout {
+  const void* base;
+  int32_t element_bytes;
+  int64_t sizes[tensor_map_rank];        // innermost first
+  int64_t strides[tensor_map_rank - 1];  // bytes, of all but the innermost
+  int32_t box[tensor_map_rank];
+
+  // Whether the copy engine takes it.
+  bool valid() const {
+    if (reinterpret_cast<uintptr_t>(base) % 16 != 0 || box[0] * element_bytes != 128) return false;
+    for (int d = 0; d < tensor_map_rank; ++d) {
+      if (sizes[d] < 1 || sizes[d] > int64_t{1} << 32 || box[d] < 1 || box[d] > tensor_map_most_box) return false;
+    }
+    for (const int64_t stride : strides) {
+      if (stride <= 0 || stride % 16 != 0 || stride >= int64_t{1} << 40) return false;
+    }
+    return true;
+  }
+};
+
+// What a kernel is given: opaque to all but the driver, which makes it of a layout, and the copy engine.
+struct alignas(128) TensorMap {
+  unsigned char words[128];
+};
+
+}  // namespace convt
