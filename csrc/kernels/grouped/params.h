@@ -36,9 +36,8 @@ struct Params {
   Divisor tiles, steps;                                  // of a weight's index
   Divisor passes, stride_h, stride_w, ring;
   Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
-  int32_t units;                                  // of a whole step: the work of one warp at a time
   int32_t part_columns;                           // outputs of a row, of a step
-  int32_t step_pitch, tap_pitch;                  // words between fragments of weights
+  int32_t row_weights, unit_weights;              // words of weights: of a kernel row, of all of them
   int32_t batch_residues;                         // phases of a row that are computed together
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
   Divisor words;                                  // of a group
@@ -93,7 +92,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
     q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 4);
   } else {
     q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_row, q.x_column, q.cin}, static_cast<int32_t>(16 / bytes));
-    q.load_width = bytes == 2 ? q.load_width / 2 : q.load_width;
+    if (t.words < p.in_channels_per_group()) q.load_width /= 2;  // pairs
   }
   q.load_width = std::max(q.load_width, 1);
   q.plane_step = static_cast<int32_t>(t.y_pixels ? 1 : p.out_channels);
@@ -109,9 +108,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
-  q.units = t.part_tiles * passes * t.rows * t.unit_batches;
   q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
-  q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
+  q.row_weights = q.kernel_w * t.steps * c.tiles * 32 * t.fragment_words;
+  q.unit_weights = q.kernel_h * q.row_weights;
   q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
   q.load_vectors = Divisor(vectors);
