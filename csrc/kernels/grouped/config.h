@@ -64,6 +64,7 @@ struct Tiling {
   int32_t batches;        // of phases of a row: those of a batch are computed together
   int32_t unit_batches;   // the batches of a row are divided among so many units of work
   int32_t units;          // of a step: the work of one warp at a time
+  int32_t kernel_rows;    // of a phase, at most
   int32_t strips;         // blocks of a row
   int32_t strip_columns;  // outputs of a strip, a multiple of the stride
   int32_t strip_extra;    // further outputs that it may compute
@@ -77,7 +78,7 @@ struct Tiling {
   int32_t stages;
   int64_t weight_bytes, input_bytes, stage_bytes;
   struct {
-    int32_t ring, stages, block, starts, steps, items, units, lines, channels, entries, order, offsets, bias;
+    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias;
   } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
@@ -185,6 +186,8 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
   t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
   t.units = static_cast<int32_t>(units * t.unit_batches);
+  t.kernel_rows = 0;
+  for (int64_t r = 0; r < p.stride_h; ++r) t.kernel_rows = std::max(t.kernel_rows, h.of[r].count);
   int64_t end = 0;
   const auto place = [&](int64_t bytes) {
     const int64_t at = end;
@@ -195,13 +198,14 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.ring = place(t.input_bytes);
   t.places.stages = place(t.stages * t.stage_bytes);
   t.places.block = place(block_bytes);
-  t.places.starts = place(8 * (most_stride + 1));
+  t.places.starts = place(16 * t.batches);
   t.places.steps = place(4 * step_bytes);
-  t.places.items = place(16 * early_loads(strict(p)) * block);
+  t.places.items = place(12 * early_loads(strict(p)) * block);
   t.places.units = place(unit_bytes * t.units);
+  t.places.works = place(2 * 8 * t.rows * (t.kernel_rows + 1));
   t.places.lines = place(4 * 16 * channels);
   t.places.channels = place(2 * 8 * channels);
-  t.places.entries = place(8 * (p.kernel_w + 1));
+  t.places.entries = place(8 * (p.kernel_w * t.steps + 1));
   t.places.order = place(8 * p.kernel_w);
   t.places.offsets = place(4 * channels);
   t.places.bias = place(4 * channels);

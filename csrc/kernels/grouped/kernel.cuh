@@ -44,6 +44,7 @@ struct alignas(8) Block {
   int32_t group, tile;                // first group, first tile of 8 output channels in it
   int32_t channel, channels;          // first output channel, and how many there are
   int32_t input_column;               // of the first column in shared memory
+  int32_t first_input;                // that of the first output of a phase, relative to it
   int64_t x, y;                       // elements: its image, its first output channel
 };
 
@@ -224,7 +225,7 @@ struct Vector {
 
 // A vector of the input rows of a step: where it is in x, relative to the first row, and in a row of the ring; which
 // row of the step has it, and whether its words have a second channel.
-struct alignas(16) Item {
+struct Item {
   int64_t at;
   int32_t place, row_second;
 
@@ -232,6 +233,27 @@ struct alignas(16) Item {
   CONVT_DEVICE bool second() const { return (row_second & 1) != 0; }
 };
 constexpr int32_t no_row = 1 << 30;  // beyond all rows
+
+// Those that a thread holds, in shared memory: a row of the ring has less than 2^16 words, and `early_loads` times as
+// many threads as a block has come to less than 2^12 rows.
+struct Items {
+  static constexpr int32_t no_row = (1 << 12) - 1;
+  int64_t* at;
+  uint32_t* rest;
+
+  CONVT_DEVICE Items(unsigned char* from, int32_t count)
+      : at(reinterpret_cast<int64_t*>(from)), rest(reinterpret_cast<uint32_t*>(at + count)) {}
+  CONVT_DEVICE void put(int32_t i, const Item& item) const {
+    at[i] = item.at;
+    rest[i] = static_cast<uint32_t>(item.place) |
+              static_cast<uint32_t>(smaller(item.row(), no_row)) << 16 | static_cast<uint32_t>(item.second()) << 28;
+  }
+  CONVT_DEVICE Item get(int32_t i) const {
+    const uint32_t r = rest[i];
+    const auto row = static_cast<int32_t>(r >> 16 & no_row);
+    return {at[i], static_cast<int32_t>(r & 0xffff), (row << 1 | static_cast<int32_t>(r >> 28))};
+  }
+};
 
 template <class Scalar, bool Strict, bool XPixels>
 CONVT_DEVICE Item make_item(const Params& p, const Block& b, uint32_t inner) {
@@ -496,26 +518,27 @@ __noinline__ __device__ void repair_step(const Params& p, int turn) {
   }
 }
 
-// What the phases of a batch do with one column of a row of the input: where it is, relative to that of an output, and
-// which of them have a tap there.
+// What the phases of a batch do with one column of a row of the input and the channels of one instruction: where that
+// is, relative to an output's column, and which of them have a tap there.
 struct alignas(8) Entry {
   int32_t x;
   uint32_t phases;
 };
 
-// Where the entries of a batch begin, and the fragments of its weights in those of a kernel row.
-struct alignas(8) Start {
-  int32_t entry, fragment;
+// The entries of a batch, where its weights begin in those of a kernel row, and its first phase.
+struct alignas(16) Start {
+  int32_t entry, end, fragment, residue;
 };
 
-// The entries of all batches and the order of the weights, by one thread. Every tap of a row is in one entry.
+// The entries of all batches and the order of the weights, by one thread. Every tap of a row is in one entry a step.
 CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, Order* order) {
   const AxisParams& axis = p.w_axis;
+  const int32_t step_pitch = p.t.step_words * p.t.word_parts * p.t.word_pitch;
   int32_t count = 0, taps = 0;
 #pragma unroll 1
   for (int32_t batch = 0; batch < p.t.batches; ++batch) {
-    const int32_t first = batch * p.batch_residues;
-    starts[batch] = {count, taps * p.t.steps};
+    const int32_t first = batch * p.batch_residues, begin = count;
+    const int32_t fragment = taps * p.t.steps;
     int32_t column[most_residues], tap[most_residues], left[most_residues];
 #pragma unroll
     for (int r = 0; r < most_residues; ++r) {
@@ -547,10 +570,34 @@ CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, O
         order[tap[r]] = {index++, here};
         column[r] -= axis.input_step, tap[r] += axis.tap_step, --left[r];
       }
-      entries[count++] = e;
+#pragma unroll 1
+      for (int32_t step = 0; step < p.t.steps; ++step, e.x += step_pitch) entries[count++] = e;
     }
+    starts[batch] = {begin, count, fragment, first};
   }
-  starts[p.t.batches] = {count, taps * p.t.steps};
+  entries[count] = {0, 0};  // is read but not used
+}
+
+// A row of the input that a row of outputs needs: where it is in the ring, and the weights of its taps. The first one
+// of a row has how many there are, and whether the row has taps at all.
+struct alignas(8) RowWork {
+  int32_t x, w;
+};
+
+// Of row `in_step` of a step.
+CONVT_DEVICE void list_rows(const Params& p, const Step& s, int32_t in_step, RowWork* rows) {
+  uint32_t residue = static_cast<uint32_t>(s.residue + in_step);
+  const int32_t jh = s.jh + static_cast<int32_t>(p.stride_h.divide(residue));
+  const Phase phase = p.h.phases.of[residue];
+  int32_t count = 0, ih = jh + phase.top, w = phase.tap * p.row_weights;
+#pragma unroll 1
+  for (int32_t i = 0; i < phase.count; ++i, ih -= p.h.input_step, w += p.h.tap_step * p.row_weights) {
+    if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(p.h.in)) continue;
+    int32_t slot = ih - s.ring_row;
+    if (slot >= p.t.ring) slot -= p.t.ring;
+    rows[++count] = {slot * p.t.row_pitch, w};
+  }
+  rows[0] = {count, phase.count};
 }
 
 // Products of what was read of the input and the weights of the taps of those phases whose bits are in Phases.
@@ -604,49 +651,51 @@ CONVT_DEVICE void add_row(const Params& p, const uint32_t* row_x, const uint32_t
     const uint32_t* x = row_x + e.x;
     const unsigned phases = e.phases;
     e = *++entry;  // there is one behind the last
-    int32_t step = p.t.steps;
-#pragma unroll 1
-    do {
-      uint32_t a[PixelTiles][tile_words<Strict, StepWords>];
+    uint32_t a[PixelTiles][tile_words<Strict, StepWords>];
 #pragma unroll
-      for (int m = 0; m < 2 * PixelTiles; ++m) {
-        uint32_t* to = a[m / 2] + m % 2;
-        if constexpr (Strict) {
+    for (int m = 0; m < 2 * PixelTiles; ++m) {
+      uint32_t* to = a[m / 2] + m % 2;
+      if constexpr (Strict) {
 #pragma unroll
-          for (int part = 0; part < 3; ++part) {
-            to[2 * part] = XPixels ? (x + 4 * part * pitch)[8 * m] : x[8 * m * pitch + 4 * part];
-          }
-        } else if constexpr (XPixels) {
-          to[0] = x[8 * m];
-          if constexpr (StepWords == 8) to[2] = (x + pitch)[8 * m];
-        } else if constexpr (StepWords == 8) {
-          const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
-          to[0] = v.x, to[2] = v.y;
-        } else {
-          to[0] = x[8 * m * pitch];
+        for (int part = 0; part < 3; ++part) {
+          to[2 * part] = XPixels ? (x + 4 * part * pitch)[8 * m] : x[8 * m * pitch + 4 * part];
         }
-      }
-      const auto add = [&]<unsigned Phases>() {
-        w = add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, Phases>(a, w, sums);
-      };
-      if (phases == 7) {
-        add.template operator()<7>();
-      } else if (phases == 6) {
-        add.template operator()<6>();
-      } else if (phases == 3) {
-        add.template operator()<3>();
-      } else if (phases == 1) {
-        add.template operator()<1>();
-      } else if (phases == 2) {
-        add.template operator()<2>();
-      } else if (phases == 4) {
-        add.template operator()<4>();
+      } else if constexpr (XPixels) {
+        to[0] = x[8 * m];
+        if constexpr (StepWords == 8) to[2] = (x + pitch)[8 * m];
+      } else if constexpr (StepWords == 8) {
+        const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
+        to[0] = v.x, to[2] = v.y;
       } else {
-        add.template operator()<5>();
+        to[0] = x[8 * m * pitch];
       }
-      x += XPixels ? StepWords * (Strict ? 3 : 1) * pitch : StepWords * (Strict ? 3 : 1);
-    } while (--step > 0);
+    }
+    const auto add = [&]<unsigned Phases>() {
+      w = add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, Phases>(a, w, sums);
+    };
+    if (phases == 7) {
+      add.template operator()<7>();
+    } else if (phases == 6) {
+      add.template operator()<6>();
+    } else if (phases == 3) {
+      add.template operator()<3>();
+    } else if (phases == 1) {
+      add.template operator()<1>();
+    } else if (phases == 2) {
+      add.template operator()<2>();
+    } else if (phases == 4) {
+      add.template operator()<4>();
+    } else {
+      add.template operator()<5>();
+    }
   }
+}
+
+// Keeps the compiler from setting a register once more where a loop begins.
+CONVT_DEVICE void keep(float& v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+f"(v));
+#endif
 }
 
 // Two outputs; 16-bit ones are rounded in one instruction.
@@ -666,10 +715,10 @@ CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
 }
 
 // What is the same in all steps about a unit of work: where its input columns and weights begin, its first output
-// channel of the block and how many its group has from there on, its first column of a phase, its row and its first
-// batch of phases.
+// channel of the block and how many its group has from there on, its first column of a phase and of the outputs, its
+// row and its first batch of phases.
 struct alignas(16) Unit {
-  int32_t x, w, channel, left, j, in_step, batch, unused;
+  int32_t x, w, channel, left, j, column, in_step, batch;
 };
 static_assert(sizeof(Unit) == unit_bytes);
 
@@ -686,7 +735,7 @@ CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t index) {
   u.in_step = static_cast<int32_t>(in_step);
   const auto group = static_cast<int32_t>(p.passes.divide(pass));
   const int32_t tile = static_cast<int32_t>(pass) * Tiles;
-  u.j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
+  u.j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles, u.column = u.j * p.w_axis.stride;
   u.x = group * t.steps * t.step_words * t.word_parts * t.word_pitch + u.j * t.pixel_pitch;
   u.channel = group * p.cout + tile * 8;  // of several groups, a block has all channels
   u.left = group < p.groups - b.group ? (t.block_groups > 1 ? p.cout : b.channels) - tile * 8 : 0;
@@ -695,42 +744,36 @@ CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t index) {
 
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
 CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* weights, const uint32_t* ring,
-                               const Unit* units, const Start* starts, const Entry* entries, const Place* places,
-                               Scalar* stage) {
+                               const Unit* units, const RowWork* works, const Start* starts, const Entry* entries,
+                               const Place* places, Scalar* stage) {
   constexpr int fragment = Strict ? 4 : StepWords / 4;
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane / 4, l = lane % 4;
-  const AxisParams& h = p.h;
   const AxisParams& w = p.w_axis;
 
   const int32_t columns = s.last - s.first;
   const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
   // The first column of the step is the first one of the phases too.
   const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch + (s.input_column + g) * t.pixel_pitch);
-  const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
   for (int32_t unit = warp; unit < t.units; unit += warps) {
     const Unit u = units[unit];
-    if (u.j * w.stride >= columns || u.in_step >= s.rows || u.left <= 0) continue;
-    int32_t jh = s.jh, residue_h = s.residue;
-    if (u.in_step > 0) {
-      uint32_t residue = static_cast<uint32_t>(residue_h + u.in_step);
-      jh += static_cast<int32_t>(p.stride_h.divide(residue));
-      residue_h = static_cast<int32_t>(residue);
-    }
-    const Phase ph = h.phases.of[residue_h];
-    if (ph.count == 0 && t.y_pixels) continue;  // see fill_rows
+    if (u.column >= columns || u.in_step >= s.rows || u.left <= 0) continue;
+    const RowWork* rows = works + u.in_step * (t.kernel_rows + 1);
+    const RowWork head = *rows;
+    if (head.w == 0 && t.y_pixels) continue;  // see fill_rows
 
     const uint32_t* x = lane_x + u.x;
-    const uint32_t* unit_w = lane_w + (u.w + ph.tap * p.row_weights);
+    const uint32_t* unit_w = weights + (u.w + lane * fragment);
     const Place* unit_places = places + u.channel;
-    const int32_t lane_place = (u.in_step * columns + (u.j + g) * w.stride) * column_step;
+    const int32_t lane_place = (u.in_step * columns + u.column + g * w.stride) * column_step;
 
 #pragma unroll 1
     for (int32_t batch = u.batch; batch < t.batches; batch += t.unit_batches) {
-      const int32_t first_residue = batch * p.batch_residues;
+      const Start start = starts[batch];
+      const int32_t first_residue = start.residue;
       const int32_t residues = smaller(p.batch_residues, w.stride - first_residue);
       float sums[most_residues][Tiles][PixelTiles][4];
 #pragma unroll
@@ -742,24 +785,24 @@ CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* w
 #pragma unroll
           for (int r = 0; r < most_residues; ++r) {
 #pragma unroll
-            for (int m = 0; m < PixelTiles; ++m) sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
+            for (int m = 0; m < PixelTiles; ++m) {
+              sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
+              keep(sums[r][n][m][e]), keep(sums[r][n][m][e + 2]);
+            }
           }
         }
       }
-      const Start start = starts[batch];
-      const Entry *first = entries + start.entry, *end = entries + starts[batch + 1].entry;
-      const uint32_t* row_w = unit_w + start.fragment * (Tiles * 32 * fragment);
-      int32_t ih = jh + ph.top;
+      const Entry *first = entries + start.entry, *end = entries + start.end;
+      const uint32_t* batch_w = unit_w + start.fragment * (Tiles * 32 * fragment);
 #pragma unroll 1
-      for (int32_t i = ph.count; i > 0; --i, ih -= h.input_step, row_w += h.tap_step * p.row_weights) {
-        if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
-        int32_t slot = ih - s.ring_row;
-        if (slot >= t.ring) slot -= t.ring;
-        const uint32_t* row_x = x + slot * t.row_pitch;
-        add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, row_x, row_w, first, end, sums);
+      for (int32_t i = 1; i <= head.x; ++i) {
+        const RowWork row = rows[i];
+        add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
       }
       const int32_t next = 8 * w.stride * column_step;
-      const bool whole = (u.j + 16 * PixelTiles) * w.stride <= columns;  // of all lanes
+      // Two phases beside each other, at an even place of the row in all lanes.
+      const bool pairwise = residues == 2 && (w.stride & 1) == 0 && (u.in_step * columns & 1) == 0;
+      const bool whole = u.column + 16 * PixelTiles * w.stride <= columns;  // of all lanes
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
         const int32_t valid = u.left - (n * 8 + 2 * l);
@@ -768,6 +811,16 @@ CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* w
         if (whole && t.y_pixels && u.left >= n * 8 + 8) {
           // All lanes have all outputs: no checks, and the phases are neighbours.
           Scalar *to = stage + (place[0].at + lane_first), *second = stage + (place[1].at + lane_first);
+          if (pairwise && ((place[0].at | place[1].at) & 1) == 0) {
+#pragma unroll
+            for (int m = 0; m < 2 * PixelTiles; ++m) {
+              const float *even = &sums[0][n][m / 2][m % 2 * 2], *odd = &sums[1][n][m / 2][m % 2 * 2];
+              const float pair[2] = {even[0], odd[0]}, second_pair[2] = {even[1], odd[1]};
+              store<2>(to, pair), store<2>(second, second_pair);
+              to += next, second += next;
+            }
+            continue;
+          }
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
 #pragma unroll
@@ -783,7 +836,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* w
         if (valid <= 0) continue;
         Scalar* to = stage + (place[0].at + lane_first);
         const int32_t other = valid > 1 ? place[1].at - place[0].at : 0;
-        const int32_t left = columns - (u.j + g) * w.stride - first_residue;
+        const int32_t left = columns - u.column - g * w.stride - first_residue;
         // A lane whose second channel does not exist writes the first one's value to its place last.
 #pragma unroll
         for (int m = 0; m < 2 * PixelTiles; ++m) {
@@ -814,23 +867,30 @@ CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, cons
 #pragma unroll 1
     for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += warps) {
       const Place place = places[channel];
-      Elements<Scalar, vector> value;
-#pragma unroll
-      for (int i = 0; i < vector; ++i) store<1>(&value.v[i], &place.bias);
+      uint32_t word;
+      Scalar value;
+      store<1>(&value, &place.bias);
+      if constexpr (sizeof(Scalar) == 4) {
+        word = __float_as_uint(value);
+      } else {
+        word = value.bits * 0x10001u;
+      }
       const int32_t first = place.at + in_step * columns, last = first + columns;
       const int32_t whole_first = (first + vector - 1) & -vector, whole_last = last & -vector;
-      if (first + lane < smaller(whole_first, last)) stage[first + lane] = value.v[0];
+      if (first + lane < smaller(whole_first, last)) stage[first + lane] = value;
       Scalar* at = stage + (whole_first + lane * vector);
       const int32_t left = whole_last - whole_first - lane * vector;
 #pragma unroll 1
       for (int32_t i = 0; i < left; i += 256 * vector) {
 #pragma unroll
         for (int32_t k = 0; k < 8; ++k) {
-          if (i + k * 32 * vector < left) *reinterpret_cast<Elements<Scalar, vector>*>(at + k * 32 * vector) = value;
+          if (i + k * 32 * vector < left) {
+            device::store_shared_16(device::shared_address(at + k * 32 * vector), word, word, word, word);
+          }
         }
         at += 256 * vector;
       }
-      if (whole_last >= whole_first && whole_last + lane < last) stage[whole_last + lane] = value.v[0];
+      if (whole_last >= whole_first && whole_last + lane < last) stage[whole_last + lane] = value;
     }
   }
 }
@@ -994,30 +1054,26 @@ CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, con
 // The rest of what is known about a step whose rows and columns are; `loaded` is the end of the input rows that there
 // are.
 template <int element_bytes>
-CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded, Step& s) {
-  uint32_t residue = static_cast<uint32_t>(s.row), last = static_cast<uint32_t>(larger(s.row + s.rows - 1, 0));
+CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded, int32_t ring_row, Step& s) {
+  uint32_t residue = static_cast<uint32_t>(s.row);
   const auto jh = static_cast<int32_t>(p.stride_h.divide(residue));
-  s.load_end = smaller(p.h.in, static_cast<int32_t>(p.stride_h.divide(last)) + p.h.phases.last + 1);
-  s.load_first = larger(larger(0, jh + p.h.phases.first), loaded);
   s.jh = jh, s.residue = static_cast<int32_t>(residue);
-  uint32_t slot = static_cast<uint32_t>(larger(0, jh + p.h.phases.first));
-  s.ring_row = static_cast<int32_t>(p.ring.divide(slot) * p.ring.divisor);
-  slot = static_cast<uint32_t>(s.load_first);
-  p.ring.divide(slot);
-  s.load_slot = static_cast<int32_t>(slot);
-  uint32_t column = static_cast<uint32_t>(s.first);
-  s.input_column = static_cast<int32_t>(p.stride_w.divide(column)) - b.input_column;
+  uint32_t last = residue + static_cast<uint32_t>(larger(s.rows - 1, 0));
+  const int32_t last_jh = jh + (s.rows == 1 ? 0 : static_cast<int32_t>(p.stride_h.divide(last)));
+  s.load_end = smaller(p.h.in, last_jh + p.h.phases.last + 1);
+  const int32_t lowest = larger(0, jh + p.h.phases.first);
+  s.load_first = larger(lowest, loaded);
+  s.ring_row = lowest - ring_row < p.t.ring ? ring_row : ring_row + p.t.ring;
+  s.load_slot = s.load_first - s.ring_row;
+  if (s.load_slot >= p.t.ring) s.load_slot -= p.t.ring;
   s.begin = (s.row * p.w_axis.out + s.first) * p.plane_step;
   // What is stored ends at lines if neither the block's first outputs nor its last ones of a plane are in it.
   s.middle = p.t.strips == 1 &&
              s.begin - b.first_row * p.w_axis.out * p.plane_step >= static_cast<int32_t>(line_bytes / element_bytes) &&
              (s.last < b.last_column || s.row + s.rows < b.last_row);
-  s.busy = s.bare = false;
-#pragma unroll 1
-  for (int32_t i = 0; i < smaller(s.rows, p.h.stride); ++i) {
-    (p.h.phases.of[residue].count > 0 ? s.busy : s.bare) = true;
-    residue = static_cast<int32_t>(residue) + 1 == p.h.stride ? 0 : residue + 1;
-  }
+  const uint64_t every = (uint64_t{1} << smaller(larger(s.rows, 1), p.h.stride)) - 1;
+  const uint64_t here = (p.busy_rows | p.busy_rows << p.h.stride) >> residue & every;
+  s.busy = here != 0, s.bare = here != every;
 }
 
 template <int element_bytes>
@@ -1025,20 +1081,24 @@ CONVT_DEVICE void first_step(const Params& p, const Block& b, Step& s) {
   s.row = b.first_row, s.rows = smaller(p.t.rows, b.last_row - b.first_row);
   s.stage = 0, s.next_stage = static_cast<int32_t>(p.t.stage_bytes);
   s.first = b.first_column, s.last = smaller(b.first_column + p.part_columns, b.last_column);
-  describe_step<element_bytes>(p, b, 0, s);
+  s.input_column = b.first_input;
+  uint32_t lowest = static_cast<uint32_t>(larger(0, s.row / p.h.stride + p.h.phases.first));
+  describe_step<element_bytes>(p, b, 0, static_cast<int32_t>(p.ring.divide(lowest) * p.ring.divisor), s);
 }
 template <int element_bytes>
-CONVT_DEVICE void step_after(const Params& p, const Block& b, const Step& s, Step& n) {
-  n.row = s.row, n.rows = s.rows, n.first = s.last;
+CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
+  Step n;
+  n.row = s.row, n.rows = s.rows, n.first = s.last, n.input_column = s.input_column + p.part_inputs;
   n.stage = s.next_stage, n.next_stage = n.stage + static_cast<int32_t>(p.t.stage_bytes);
   if (n.next_stage == p.t.stages * static_cast<int32_t>(p.t.stage_bytes)) n.next_stage = 0;
   if (n.first >= b.last_column) {
-    n.first = b.first_column;
+    n.first = b.first_column, n.input_column = b.first_input;
     n.row = s.row + s.rows;
     n.rows = smaller(p.t.rows, b.last_row - n.row);
   }
   n.last = smaller(n.first + p.part_columns, b.last_column);
-  describe_step<element_bytes>(p, b, s.load_end, n);
+  describe_step<element_bytes>(p, b, s.load_end, s.ring_row, n);
+  return n;
 }
 
 CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
@@ -1067,6 +1127,7 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
     b.channels = smaller(8 * t.block_tiles, p.cout - b.tile * 8);
   }
   b.input_column = (b.first_column / p.w_axis.stride + p.w_axis.phases.first) & -4;
+  b.first_input = b.first_column / p.w_axis.stride - b.input_column;
   b.x = n * p.x_batch, b.y = n * p.y_batch + b.channel * p.y_channel;
   return b;
 }
@@ -1093,7 +1154,11 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   Start* starts = reinterpret_cast<Start*>(shared + t.places.starts);
   Step* steps = reinterpret_cast<Step*>(shared + t.places.steps);  // of four in turn, which takes no registers
   Unit* units = reinterpret_cast<Unit*>(shared + t.places.units);
-  Item* items = reinterpret_cast<Item*>(shared + t.places.items);
+  // Of two steps in turn.
+  const auto works = [&](int32_t turn) {
+    return reinterpret_cast<RowWork*>(shared + t.places.works) + turn * t.rows * (t.kernel_rows + 1);
+  };
+  const Items items(shared + t.places.items, early_loads(Strict) * block);
   Lines* lines = reinterpret_cast<Lines*>(shared + t.places.lines);      // of four steps in turn
   Place* places = reinterpret_cast<Place*>(shared + t.places.channels);  // of two steps in turn
   Entry* entries = reinterpret_cast<Entry*>(shared + t.places.entries);
@@ -1129,15 +1194,18 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   for (int32_t i = thread; i < t.units; i += block) units[i] = make_unit<Tiles, PixelTiles>(p, b, i);
   for (int32_t i = thread; i < early_loads(Strict) * block; i += block) {
-    items[i] = make_item<Scalar, Strict, XPixels>(p, b, static_cast<uint32_t>(i));
+    items.put(i, make_item<Scalar, Strict, XPixels>(p, b, static_cast<uint32_t>(i)));
   }
   if (thread == 0) {
     first_step<sizeof(Scalar)>(p, b, steps[0]);
-    step_after<sizeof(Scalar)>(p, b, steps[0], steps[1]);
+    steps[1] = step_after<sizeof(Scalar)>(p, b, steps[0]);
   }
   __syncthreads();
   for (int32_t i = thread; i < b.channels; i += block) {
     place_channel<Scalar>(p, steps[0], offsets, bias, i, places, lines);
+  }
+  for (int32_t r = thread; r < steps[0].rows; r += block) {
+    list_rows(p, steps[0], r, works(0) + r * (t.kernel_rows + 1));
   }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
@@ -1153,29 +1221,36 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     const Step& next = steps[(i + 1) % 4];
     const auto to = [&] { return reinterpret_cast<Scalar*>(stages + now.stage); };
     // By a warp that has less to do than others, if any has.
-    if (thread == block - 32) step_after<sizeof(Scalar)>(p, b, next, steps[(i + 2) % 4]);
+    if (thread == block - 32) {
+      const Step copy = next;
+      steps[(i + 2) % 4] = step_after<sizeof(Scalar)>(p, b, copy);
+    }
     if (next.row < b.last_row) {
       for (int32_t c = thread; c < b.channels; c += block) {
         place_channel<Scalar>(p, next, offsets, bias, c, places + (i + 1) % 2 * t.block_channels,
                               lines + (i + 1) % 4 * t.block_channels);
+      }
+      // By other warps than what is above.
+      for (int32_t r = block - 64 - thread; r < next.rows; r += block) {
+        if (r >= 0) list_rows(p, next, r, works((i + 1) % 2) + r * (t.kernel_rows + 1));
       }
     }
     const int32_t load_count = next.row < b.last_row ? (next.load_end - next.load_first) * row_items : 0;
     Raw<Strict> raw;
     if (holds && load_count > 0) {
       Item early[early_loads(Strict)];
-      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items[k * block + thread];
+      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
       with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::read(p, x(), next, early, raw); });
     }
     if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, to());
     if (now.busy || !t.y_pixels) {
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, starts, entries,
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2), starts, entries,
                                                                           now_places, to());
     }
     bool spoils = false;
     if (holds && load_count > 0) {
       Item early[early_loads(Strict)];
-      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items[k * block + thread];
+      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
       float check = 0;
       with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::write(p, ring, next, early, raw, check); });
       spoils = check != check;

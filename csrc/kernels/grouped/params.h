@@ -34,9 +34,10 @@ struct Params {
   bool bulk;            // stores by the copy engine
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
   Divisor tiles, steps;                                  // of a weight's index
-  Divisor passes, stride_h, stride_w, ring;
+  Divisor passes, stride_h, ring;
   Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
-  int32_t part_columns;                           // outputs of a row, of a step
+  int32_t part_columns, part_inputs;              // outputs of a row, of a step; of a phase
+  uint64_t busy_rows;                             // a bit for each phase of rows that has taps
   int32_t row_weights, unit_weights;              // words of weights: of a kernel row, of all of them
   int32_t batch_residues;                         // phases of a row that are computed together
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
@@ -104,11 +105,13 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.chunks = Divisor(t.chunks), q.strips = Divisor(t.strips), q.channel_blocks = Divisor(t.channel_blocks);
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
-  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w),
+  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h),
   q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
   q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
+  q.part_inputs = q.part_columns / q.w_axis.stride;
+  for (int64_t r = 0; r < p.stride_h; ++r) q.busy_rows |= uint64_t{q.h.phases.of[r].count > 0} << r;
   q.row_weights = q.kernel_w * t.steps * c.tiles * 32 * t.fragment_words;
   q.unit_weights = q.kernel_h * q.row_weights;
   q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
