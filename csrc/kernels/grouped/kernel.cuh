@@ -578,26 +578,27 @@ CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, O
   entries[count] = {0, 0};  // is read but not used
 }
 
-// A row of the input that a row of outputs needs: where it is in the ring, and the weights of its taps. The first one
-// of a row has how many there are, and whether the row has taps at all.
+// A row of the input that a row of outputs needs: where it is in the ring, negative if it is outside the image, and the
+// weights of its taps. The first one of a row of outputs has how many there are.
 struct alignas(8) RowWork {
   int32_t x, w;
 };
 
-// Of row `in_step` of a step.
-CONVT_DEVICE void list_rows(const Params& p, const Step& s, int32_t in_step, RowWork* rows) {
+// The k-th one of a step.
+CONVT_DEVICE void list_row(const Params& p, const Step& s, uint32_t k, RowWork* works) {
+  const auto in_step = static_cast<int32_t>(p.kernel_rows.divide(k));
+  const auto i = static_cast<int32_t>(k);
   uint32_t residue = static_cast<uint32_t>(s.residue + in_step);
   const int32_t jh = s.jh + static_cast<int32_t>(p.stride_h.divide(residue));
   const Phase phase = p.h.phases.of[residue];
-  int32_t count = 0, ih = jh + phase.top, w = phase.tap * p.row_weights;
-#pragma unroll 1
-  for (int32_t i = 0; i < phase.count; ++i, ih -= p.h.input_step, w += p.h.tap_step * p.row_weights) {
-    if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(p.h.in)) continue;
-    int32_t slot = ih - s.ring_row;
-    if (slot >= p.t.ring) slot -= p.t.ring;
-    rows[++count] = {slot * p.t.row_pitch, w};
-  }
-  rows[0] = {count, phase.count};
+  RowWork* rows = works + in_step * (p.t.kernel_rows + 1);
+  if (i == 0) rows[0] = {phase.count, 0};
+  if (i >= phase.count) return;
+  const int32_t ih = jh + phase.top - i * p.h.input_step;
+  int32_t slot = ih - s.ring_row;
+  if (slot >= p.t.ring) slot -= p.t.ring;
+  const bool is = static_cast<uint32_t>(ih) < static_cast<uint32_t>(p.h.in);
+  rows[1 + i] = {is ? slot * p.t.row_pitch : -1, (phase.tap + i * p.h.tap_step) * p.row_weights};
 }
 
 // Products of what was read of the input and the weights of the taps of those phases whose bits are in Phases.
@@ -763,7 +764,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* w
     if (u.column >= columns || u.in_step >= s.rows || u.left <= 0) continue;
     const RowWork* rows = works + u.in_step * (t.kernel_rows + 1);
     const RowWork head = *rows;
-    if (head.w == 0 && t.y_pixels) continue;  // see fill_rows
+    if (head.x == 0 && t.y_pixels) continue;  // see fill_rows
 
     const uint32_t* x = lane_x + u.x;
     const uint32_t* unit_w = weights + (u.w + lane * fragment);
@@ -797,6 +798,7 @@ CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* w
 #pragma unroll 1
       for (int32_t i = 1; i <= head.x; ++i) {
         const RowWork row = rows[i];
+        if (row.x < 0) continue;
         add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
       }
       const int32_t next = 8 * w.stride * column_step;
@@ -1204,8 +1206,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   for (int32_t i = thread; i < b.channels; i += block) {
     place_channel<Scalar>(p, steps[0], offsets, bias, i, places, lines);
   }
-  for (int32_t r = thread; r < steps[0].rows; r += block) {
-    list_rows(p, steps[0], r, works(0) + r * (t.kernel_rows + 1));
+  for (int32_t k = thread; k < steps[0].rows * t.kernel_rows; k += block) {
+    list_row(p, steps[0], static_cast<uint32_t>(k), works(0));
   }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
@@ -1231,8 +1233,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
                               lines + (i + 1) % 4 * t.block_channels);
       }
       // By other warps than what is above.
-      for (int32_t r = block - 64 - thread; r < next.rows; r += block) {
-        if (r >= 0) list_rows(p, next, r, works((i + 1) % 2) + r * (t.kernel_rows + 1));
+      for (int32_t k = (thread + 64) % block; k < next.rows * t.kernel_rows; k += block) {
+        list_row(p, next, static_cast<uint32_t>(k), works((i + 1) % 2));
       }
     }
     const int32_t load_count = next.row < b.last_row ? (next.load_end - next.load_first) * row_items : 0;

@@ -34,7 +34,7 @@ struct Params {
   bool bulk;            // stores by the copy engine
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
   Divisor tiles, steps;                                  // of a weight's index
-  Divisor passes, stride_h, ring;
+  Divisor passes, stride_h, ring, kernel_rows;
   Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
   int32_t part_columns, part_inputs;              // outputs of a row, of a step; of a phase
   uint64_t busy_rows;                             // a bit for each phase of rows that has taps
@@ -105,6 +105,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.chunks = Divisor(t.chunks), q.strips = Divisor(t.strips), q.channel_blocks = Divisor(t.channel_blocks);
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
+  q.kernel_rows = Divisor(std::max(1, t.kernel_rows));
   q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h),
   q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
