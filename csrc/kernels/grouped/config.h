@@ -30,6 +30,7 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
 inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
+inline constexpr int32_t gap_bytes = 512;  // of a plane's bias, for rows without taps
 inline constexpr int32_t block_bytes = 96;  // of what a block knows about itself
 inline constexpr int32_t step_bytes = 64;   // of the description of a step
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
@@ -65,6 +66,7 @@ struct Tiling {
   int32_t unit_batches;   // the batches of a row are divided among so many units of work
   int32_t units;          // of a step: the work of one warp at a time
   int32_t kernel_rows;    // of a phase, at most
+  bool gaps;              // rows without taps need no steps of their own
   int32_t strips;         // blocks of a row
   int32_t strip_columns;  // outputs of a strip, a multiple of the stride
   int32_t strip_extra;    // further outputs that it may compute
@@ -78,7 +80,7 @@ struct Tiling {
   int32_t stages;
   int64_t weight_bytes, input_bytes, stage_bytes;
   struct {
-    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias;
+    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias, image;
   } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
@@ -209,6 +211,11 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.order = place(8 * p.kernel_w);
   t.places.offsets = place(4 * channels);
   t.places.bias = place(4 * channels);
+  // Rows without taps between others are stored with these.
+  bool bare = false;
+  for (int64_t r = 0; r < p.stride_h; ++r) bare = bare || h.of[r].count == 0;
+  t.gaps = bare && t.y_pixels && t.rows == 1 && t.strips == 1;
+  t.places.image = place(t.gaps ? gap_bytes * channels : 0);
   t.shared_bytes = round_up(end, line_bytes);
 }
 

@@ -31,6 +31,7 @@ struct alignas(16) Step {
   int32_t jh, residue;           // of the first row
   int32_t ring_row, load_slot;   // a row of the first place of the ring, not above any of the step; where load_first is
   int32_t stage, next_stage;     // bytes to its staging buffer, to that of the next step
+  int32_t gap;                   // rows without taps behind it that are stored with it
   bool busy, bare;               // whether rows have taps, and whether rows have none
   bool middle;                   // at least a line of the block's outputs is before it, and some are behind it
 };
@@ -444,9 +445,10 @@ struct alignas(8) Place {
 };
 
 // Of a plane of outputs that begins and ends at lines with what was carried (see store_whole_lines): elements from the
-// line in a staging buffer that its outputs begin in to the last line; of y before the same line; and behind the last.
+// line in a staging buffer that its outputs begin in to the last line; of y before the same line; behind the last line,
+// without the gap and with it.
 struct alignas(16) Lines {
-  int32_t whole, y, carried, unused;
+  int32_t whole, y, carried, gap_end;
 };
 
 template <class Scalar>
@@ -457,8 +459,9 @@ CONVT_DEVICE void place_channel(const Params& p, const Step& s, const int32_t* o
   const int32_t offset = offsets[t.y_pixels ? channel : 0], shift = staged_shift<Scalar>(p, s, offset);
   places[channel] = {shift + channel * (t.y_pixels ? t.channel_pitch : 1), bias[channel]};
   const int32_t end = shift + ((s.rows - 1) * p.w_axis.out + s.last - s.first) * p.plane_step;
-  lines[channel] = {end & -line, s.begin - shift + (t.y_pixels ? channel * static_cast<int32_t>(p.y_channel) : 0),
-                    end & (line - 1), 0};
+  const int32_t carried = end & (line - 1);
+  lines[channel] = {end & -line, s.begin - shift + (t.y_pixels ? channel * static_cast<int32_t>(p.y_channel) : 0), carried,
+                    carried + s.gap * p.w_axis.out};
 }
 
 template <class Scalar, bool Strict>
@@ -904,12 +907,24 @@ CONVT_DEVICE void store_elements(Scalar* y, const Scalar* stage, int32_t from, i
   for (int32_t i = from + lane; i < to; i += 32) y[i] = stage[i];
 }
 
+// Whether the copy engine stores whole lines.
+CONVT_DEVICE bool stores_in_bulk(const Params& p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return false;
+#else
+  return p.bulk;
+#endif
+}
+
 // Stores the whole lines of a step in the middle of a block's outputs, where each plane's begin and end at lines with
 // what was carried, and carries the rest into the next buffer. One warp has all planes' addresses, a lane each; the
-// warps take turns.
+// warps take turns. A gap of rows without taps is stored from an image of gap_bytes of each plane's bias; the line that
+// it shares with the step is put together in registers.
 template <class Scalar>
-CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Lines* lines, Scalar* y, const Scalar* stage,
+CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const Lines* lines,
+                                    const float* bias, const Scalar* image, Scalar* y, const Scalar* stage,
                                     Scalar* next_stage, int turn) {
+  constexpr int32_t line = Element<Scalar>::line, piece = gap_bytes / sizeof(Scalar);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int32_t planes = t.y_pixels ? b.channels : 1, pitch = t.channel_pitch;
@@ -919,6 +934,11 @@ CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Lines
       if (l.whole > 0) {
         device::bulk_store(y + l.y, stage + plane * pitch, static_cast<uint32_t>(l.whole) * sizeof(Scalar));
       }
+      Scalar* to = y + (l.y + l.whole + line);
+#pragma unroll 1
+      for (int32_t left = (l.gap_end & -line) - line; left > 0; left -= piece, to += piece) {
+        device::bulk_store(to, image + plane * piece, static_cast<uint32_t>(smaller(left, piece)) * sizeof(Scalar));
+      }
     }
   }
   device::bulk_commit();  // by all threads: a group is waited for as so many before the last one
@@ -927,9 +947,26 @@ CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Lines
     const Lines l = lines[plane];
     const Scalar* from = stage + (plane * pitch + l.whole + lane);
     Scalar* to = next_stage + (plane * pitch + lane);
+    if (s.gap == 0) {
 #pragma unroll
-    for (int32_t k = 0; k < Element<Scalar>::line; k += 32) {
-      if (lane + k < l.carried) to[k] = from[k];
+      for (int32_t k = 0; k < line; k += 32) {
+        if (lane + k < l.carried) to[k] = from[k];
+      }
+      continue;
+    }
+    Scalar value;
+    store<1>(&value, bias + plane);
+    const bool closed = l.gap_end >= line;  // the line in which the gap begins
+    Scalar* global = y + (l.y + l.whole + lane);
+#pragma unroll
+    for (int32_t k = 0; k < line; k += 32) {
+      const Scalar here = lane + k < l.carried ? from[k] : value;
+      if (closed) {
+        global[k] = here;
+        if (lane + k < (l.gap_end & (line - 1))) to[k] = value;
+      } else if (lane + k < l.gap_end) {
+        to[k] = here;
+      }
     }
   }
 }
@@ -1037,9 +1074,10 @@ CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, 
 
 template <class Scalar>
 CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, const Lines* lines,
-                             Scalar* y, const Scalar* stage, Scalar* next_stage, bool bulk, int turn) {
+                             const float* bias, const Scalar* image, Scalar* y, const Scalar* stage, Scalar* next_stage,
+                             bool bulk, int turn) {
   if (bulk && s.middle) {
-    store_whole_lines(p, b, lines, y, stage, next_stage, turn);
+    store_whole_lines(p, b, s, lines, bias, image, y, stage, next_stage, turn);
   } else if (p.t.flat) {
     store_lines(p, b, s, offsets, y, stage, next_stage, bulk);
   } else if (sizeof(Scalar) == 2 && p.store_width == 8) {
@@ -1076,6 +1114,12 @@ CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded,
   const uint64_t every = (uint64_t{1} << smaller(larger(s.rows, 1), p.h.stride)) - 1;
   const uint64_t here = (p.busy_rows | p.busy_rows << p.h.stride) >> residue & every;
   s.busy = here != 0, s.bare = here != every;
+  // Only between rows with taps of the block.
+  s.gap = 0;
+  if (p.t.gaps && s.middle && s.busy && s.last == b.last_column && stores_in_bulk(p)) {
+    const int32_t gap = p.gaps[residue];
+    if (s.row + 1 + gap < b.last_row) s.gap = gap;
+  }
 }
 
 template <int element_bytes>
@@ -1095,7 +1139,7 @@ CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
   if (n.next_stage == p.t.stages * static_cast<int32_t>(p.t.stage_bytes)) n.next_stage = 0;
   if (n.first >= b.last_column) {
     n.first = b.first_column, n.input_column = b.first_input;
-    n.row = s.row + s.rows;
+    n.row = s.row + s.rows + s.gap;
     n.rows = smaller(p.t.rows, b.last_row - n.row);
   }
   n.last = smaller(n.first + p.part_columns, b.last_column);
@@ -1167,6 +1211,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   Order* order = reinterpret_cast<Order*>(shared + t.places.order);
   int32_t* offsets = reinterpret_cast<int32_t*>(shared + t.places.offsets);
   float* bias = reinterpret_cast<float*>(shared + t.places.bias);
+  Scalar* image = reinterpret_cast<Scalar*>(shared + t.places.image);
   const int thread = static_cast<int>(threadIdx.x);
 
   if (thread == 0) *shared_block = make_block(p, blockIdx.x);
@@ -1176,11 +1221,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   // From shared memory wherever they are used, which takes no registers.
   const auto x = [&] { return static_cast<const Scalar*>(p.x) + b.x; };
   const auto y = [&] { return static_cast<Scalar*>(p.y) + b.y; };
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  const bool bulk = false;
-#else
-  const bool bulk = p.bulk;
-#endif
+  const bool bulk = stores_in_bulk(p);
 
   // Zeros where no input is ever loaded.
   for (int32_t i = thread; i < static_cast<int32_t>(t.input_bytes / 16); i += block) {
@@ -1208,6 +1249,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   for (int32_t k = thread; k < steps[0].rows * t.kernel_rows; k += block) {
     list_row(p, steps[0], static_cast<uint32_t>(k), works(0));
+  }
+  if (t.gaps) {
+    constexpr int32_t piece = gap_bytes / sizeof(Scalar);
+    for (int32_t i = thread; i < b.channels * piece; i += block) store<1>(image + i, bias + i / piece);
   }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
@@ -1276,7 +1321,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     device::fence_async_proxy();
     __syncthreads();
-    store_step(p, b, now, offsets, lines + i % 4 * t.block_channels, y(), to(),
+    store_step(p, b, now, offsets, lines + i % 4 * t.block_channels, bias, image, y(), to(),
                reinterpret_cast<Scalar*>(stages + now.next_stage), bulk, i);
   }
   if (bulk) device::bulk_wait_read<0>();

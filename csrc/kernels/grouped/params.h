@@ -37,6 +37,7 @@ struct Params {
   Divisor passes, stride_h, ring, kernel_rows;
   Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
   int32_t part_columns, part_inputs;              // outputs of a row, of a step; of a phase
+  uint8_t gaps[most_stride];                      // how many phases without taps follow each
   uint64_t busy_rows;                             // a bit for each phase of rows that has taps
   int32_t row_weights, unit_weights;              // words of weights: of a kernel row, of all of them
   int32_t batch_residues;                         // phases of a row that are computed together
@@ -113,6 +114,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
   q.part_inputs = q.part_columns / q.w_axis.stride;
   for (int64_t r = 0; r < p.stride_h; ++r) q.busy_rows |= uint64_t{q.h.phases.of[r].count > 0} << r;
+  for (int64_t r = 0; r < p.stride_h && t.gaps; ++r) {
+    while (q.h.phases.of[(r + 1 + q.gaps[r]) % p.stride_h].count == 0) ++q.gaps[r];
+  }
   q.row_weights = q.kernel_w * t.steps * c.tiles * 32 * t.fragment_words;
   q.unit_weights = q.kernel_h * q.row_weights;
   q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
