@@ -30,7 +30,6 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
 inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
-inline constexpr int32_t gap_bytes = 512;  // of a plane's bias, for rows without taps
 inline constexpr int32_t block_bytes = 96;  // of what a block knows about itself
 inline constexpr int32_t step_bytes = 64;   // of the description of a step
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
@@ -80,7 +79,7 @@ struct Tiling {
   int32_t stages;
   int64_t weight_bytes, input_bytes, stage_bytes;
   struct {
-    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias, image;
+    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias;
   } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
@@ -211,11 +210,10 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.order = place(8 * p.kernel_w);
   t.places.offsets = place(4 * channels);
   t.places.bias = place(4 * channels);
-  // Rows without taps between others are stored with these.
+  // Rows without taps between others are stored with the row before them.
   bool bare = false;
   for (int64_t r = 0; r < p.stride_h; ++r) bare = bare || h.of[r].count == 0;
   t.gaps = bare && t.y_pixels && t.rows == 1 && t.strips == 1;
-  t.places.image = place(t.gaps ? gap_bytes * channels : 0);
   t.shared_bytes = round_up(end, line_bytes);
 }
 
@@ -269,51 +267,51 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
 }
 
 // A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
-// the machine code, at a part of the peak rate that grows with the warps there are. `columns` as shared_columns()
-// counts them, for one phase and for most_residues in a batch.
+// the machine code, at a rate that grows with the blocks there are. `columns` as shared_columns() counts them, for one
+// phase and for most_residues in a batch.
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
+  // Instructions an SM and cycle with one block and with two, and cycles of a step besides: measured.
+  constexpr double rates[] = {1.1, 2.1}, latency = 600;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
-  // Measured with one block of 10 warps that do not wait: 1.8.
-  const double rate = resident == 1 ? 1.6 : 2.8;
+  const double rate = rates[resident == 1 ? 0 : 1];
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
-  // A unit of work of a warp, and a step of a block.
+  // Of a warp, for all phases of its columns in a row of outputs.
   const int pixels = pixel_tiles(c, element_size(p.dtype), strict(p)), fragments = pixels * c.tiles;
-  const double loads = pixels * (t.x_pixels ? t.word_parts * t.step_words / 2 : 4);
-  const double column = 8 + t.steps * (6 + loads);
-  const double tap = t.steps * (5 + c.tiles + fragments * (strict(p) ? 8 : 1));
-  // Rows without taps are filled.
+  const double entry = 21 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double tap = c.tiles + fragments * (strict(p) ? 8 : 1);
+  const double kernel_row = 17 * t.batches + t.steps * (entry * columns[t.batches == p.stride_w ? 0 : 1] +
+                                                        tap * static_cast<double>(p.kernel_w));
   double busy = 0;
-  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0 || !t.y_pixels;
+  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
-  const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h);
-  const double batches = static_cast<double>(t.batches) / t.unit_batches;
-  const double row = 25 * t.batches + column * static_cast<double>(columns[t.batches == p.stride_w ? 0 : 1]) +
-                     tap * static_cast<double>(p.kernel_w);
-  const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
-  const double unit = 60 * busy + busy * batches * (40 + 2.0 * fragments) +
-                      (kernel_rows * row + busy * outputs * (bytes == 2 ? 2.0 : 1.2)) / t.unit_batches;
-  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_batches;
-  const double rounds = static_cast<double>(ceil_div<int64_t>(units, warps));
-  const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
+  const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h) / busy;
+  const bool pairs = t.y_pixels && p.stride_w % 2 == 0;
+  const double store = t.y_pixels ? (bytes == 2 ? 2.1 : 1.2) * (pairs ? 0.6 : 1) : bytes == 2 ? 2.8 : 2;
+  const double work = 80 * t.unit_batches + t.batches * (50 + 12.0 * fragments) + kernel_rows * kernel_row +
+                      4.0 * fragments * static_cast<double>(p.stride_w) * store;
+
+  // Of a warp and step.
+  const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps)) / t.unit_batches;
+  const double planes = static_cast<double>(ceil_div<int64_t>(t.y_pixels ? t.block_channels : 1, warps));
+  const double outputs = static_cast<double>(t.stage_elements) * bytes / 16 / block;  // vectors a thread
+  const double computes = t.y_pixels && !t.gaps ? busy : 1;
+  const double stores = t.flat ? planes * (25 + (t.gaps ? 45 + 5 * outputs : 0)) : 15 * outputs;
+  const double fills = (1 - computes) * (40 * planes + 5 * outputs);
+  const double rows = static_cast<double>(chunk_rows) * (t.gaps ? busy : 1);
+  const double steps = rows / t.rows * t.parts;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns * (strict(p) ? 2 : 1);
-  // Instructions a vector, and the latency of a batch of vectors a lane.
-  const double vectors = input_rows * row_words / (t.x_pixels && p.in_w % 4 == 0 ? 4 : 1) / 32;
-  const double fill = (1 - busy) * t.stage_elements * bytes / 512 * 4;
-  const double issued = rounds * warps * unit + fill + 100 + 15.0 * t.block_channels + 45 * vectors / steps;
-  const double latency = 400 + 1000 * std::ceil(vectors / steps / (4 * warps));
-  const double step = issued / rate + latency / resident;
+  const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
+  const double loads = vectors * (strict(p) ? 80 : 45) + std::min(steps, input_rows) * 60;
+  const double issued = warps * (steps * (110 + computes * rounds * work + stores + fills) + loads);
   const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
-  // The first measurement, 2.06 to 2.26 instructions a cycle with two blocks and more of them than were counted,
-  // was 1.75 of this; the instructions that were removed since leave 1.3, on paper.
-  constexpr double measured = 1.3;
-  const double compute = measured * waves * resident * (begin + steps * step) / clock;
+  const double compute = waves * resident * (begin + issued / rate + steps * latency / resident) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;

@@ -246,8 +246,8 @@ struct Items {
       : at(reinterpret_cast<int64_t*>(from)), rest(reinterpret_cast<uint32_t*>(at + count)) {}
   CONVT_DEVICE void put(int32_t i, const Item& item) const {
     at[i] = item.at;
-    rest[i] = static_cast<uint32_t>(item.place) |
-              static_cast<uint32_t>(smaller(item.row(), no_row)) << 16 | static_cast<uint32_t>(item.second()) << 28;
+    rest[i] = static_cast<uint32_t>(item.place) | static_cast<uint32_t>(smaller(item.row(), no_row)) << 16 |
+              static_cast<uint32_t>(item.second()) << 28;
   }
   CONVT_DEVICE Item get(int32_t i) const {
     const uint32_t r = rest[i];
@@ -460,8 +460,8 @@ CONVT_DEVICE void place_channel(const Params& p, const Step& s, const int32_t* o
   places[channel] = {shift + channel * (t.y_pixels ? t.channel_pitch : 1), bias[channel]};
   const int32_t end = shift + ((s.rows - 1) * p.w_axis.out + s.last - s.first) * p.plane_step;
   const int32_t carried = end & (line - 1);
-  lines[channel] = {end & -line, s.begin - shift + (t.y_pixels ? channel * static_cast<int32_t>(p.y_channel) : 0), carried,
-                    carried + s.gap * p.w_axis.out};
+  lines[channel] = {end & -line, s.begin - shift + (t.y_pixels ? channel * static_cast<int32_t>(p.y_channel) : 0),
+                    carried, carried + s.gap * p.w_axis.out};
 }
 
 template <class Scalar, bool Strict>
@@ -917,35 +917,24 @@ CONVT_DEVICE bool stores_in_bulk(const Params& p) {
 }
 
 // Stores the whole lines of a step in the middle of a block's outputs, where each plane's begin and end at lines with
-// what was carried, and carries the rest into the next buffer. One warp has all planes' addresses, a lane each; the
-// warps take turns. A gap of rows without taps is stored from an image of gap_bytes of each plane's bias; the line that
-// it shares with the step is put together in registers.
+// what was carried, and carries the rest into the next buffer. A warp has a plane at a time, as the copies of several
+// lanes are issued one after the other. A gap of rows without taps is stored from registers, with the rest of the line
+// in which it begins.
 template <class Scalar>
 CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const Lines* lines,
-                                    const float* bias, const Scalar* image, Scalar* y, const Scalar* stage,
-                                    Scalar* next_stage, int turn) {
-  constexpr int32_t line = Element<Scalar>::line, piece = gap_bytes / sizeof(Scalar);
+                                    const float* bias, Scalar* y, const Scalar* stage, Scalar* next_stage) {
+  constexpr int32_t line = Element<Scalar>::line, vector = 16 / sizeof(Scalar);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int32_t planes = t.y_pixels ? b.channels : 1, pitch = t.channel_pitch;
-  if ((warp + turn) % warps == 0) {
-    for (int32_t plane = lane; plane < planes; plane += 32) {
-      const Lines l = lines[plane];
-      if (l.whole > 0) {
-        device::bulk_store(y + l.y, stage + plane * pitch, static_cast<uint32_t>(l.whole) * sizeof(Scalar));
-      }
-      Scalar* to = y + (l.y + l.whole + line);
-#pragma unroll 1
-      for (int32_t left = (l.gap_end & -line) - line; left > 0; left -= piece, to += piece) {
-        device::bulk_store(to, image + plane * piece, static_cast<uint32_t>(smaller(left, piece)) * sizeof(Scalar));
-      }
-    }
-  }
-  device::bulk_commit();  // by all threads: a group is waited for as so many before the last one
 #pragma unroll 1
   for (int32_t plane = warp; plane < planes; plane += warps) {
     const Lines l = lines[plane];
-    const Scalar* from = stage + (plane * pitch + l.whole + lane);
+    const Scalar* from = stage + plane * pitch;
+    if (lane == 0 && l.whole > 0) {
+      device::bulk_store(y + l.y, from, static_cast<uint32_t>(l.whole) * sizeof(Scalar));
+    }
+    from += l.whole + lane;
     Scalar* to = next_stage + (plane * pitch + lane);
     if (s.gap == 0) {
 #pragma unroll
@@ -956,19 +945,37 @@ CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step&
     }
     Scalar value;
     store<1>(&value, bias + plane);
-    const bool closed = l.gap_end >= line;  // the line in which the gap begins
-    Scalar* global = y + (l.y + l.whole + lane);
+    Scalar* global = y + (l.y + l.whole);
+    if (l.gap_end < line) {
+#pragma unroll
+      for (int32_t k = 0; k < line; k += 32) {
+        if (lane + k < l.gap_end) to[k] = lane + k < l.carried ? from[k] : value;
+      }
+      continue;
+    }
+    uint32_t word;
+    if constexpr (sizeof(Scalar) == 4) {
+      word = __float_as_uint(value);
+    } else {
+      word = value.bits * 0x10001u;
+    }
 #pragma unroll
     for (int32_t k = 0; k < line; k += 32) {
-      const Scalar here = lane + k < l.carried ? from[k] : value;
-      if (closed) {
-        global[k] = here;
-        if (lane + k < (l.gap_end & (line - 1))) to[k] = value;
-      } else if (lane + k < l.gap_end) {
-        to[k] = here;
+      global[lane + k] = lane + k < l.carried ? from[k] : value;
+      if (lane + k < (l.gap_end & (line - 1))) to[k] = value;
+    }
+    Scalar* at = global + line + lane * vector;
+#pragma unroll 1
+    for (int32_t left = (l.gap_end & -line) - line - lane * vector; left > 0; left -= 128 * vector) {
+#pragma unroll
+      for (int32_t k = 0; k < 4; ++k) {
+        if (left > k * 32 * vector)
+          *reinterpret_cast<uint4*>(at + k * 32 * vector) = make_uint4(word, word, word, word);
       }
+      at += 128 * vector;
     }
   }
+  device::bulk_commit();  // by all threads: a group is waited for as so many before the last one
 }
 
 // Stores a step's outputs where they are flat. Positions are counted from the line in which the plane begins. What lies
@@ -1074,10 +1081,9 @@ CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, 
 
 template <class Scalar>
 CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, const Lines* lines,
-                             const float* bias, const Scalar* image, Scalar* y, const Scalar* stage, Scalar* next_stage,
-                             bool bulk, int turn) {
+                             const float* bias, Scalar* y, const Scalar* stage, Scalar* next_stage, bool bulk) {
   if (bulk && s.middle) {
-    store_whole_lines(p, b, s, lines, bias, image, y, stage, next_stage, turn);
+    store_whole_lines(p, b, s, lines, bias, y, stage, next_stage);
   } else if (p.t.flat) {
     store_lines(p, b, s, offsets, y, stage, next_stage, bulk);
   } else if (sizeof(Scalar) == 2 && p.store_width == 8) {
@@ -1211,7 +1217,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   Order* order = reinterpret_cast<Order*>(shared + t.places.order);
   int32_t* offsets = reinterpret_cast<int32_t*>(shared + t.places.offsets);
   float* bias = reinterpret_cast<float*>(shared + t.places.bias);
-  Scalar* image = reinterpret_cast<Scalar*>(shared + t.places.image);
   const int thread = static_cast<int>(threadIdx.x);
 
   if (thread == 0) *shared_block = make_block(p, blockIdx.x);
@@ -1250,10 +1255,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   for (int32_t k = thread; k < steps[0].rows * t.kernel_rows; k += block) {
     list_row(p, steps[0], static_cast<uint32_t>(k), works(0));
   }
-  if (t.gaps) {
-    constexpr int32_t piece = gap_bytes / sizeof(Scalar);
-    for (int32_t i = thread; i < b.channels * piece; i += block) store<1>(image + i, bias + i / piece);
-  }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
   __syncthreads();
@@ -1291,8 +1292,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, to());
     if (now.busy || !t.y_pixels) {
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2), starts, entries,
-                                                                          now_places, to());
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2),
+                                                                          starts, entries, now_places, to());
     }
     bool spoils = false;
     if (holds && load_count > 0) {
@@ -1321,8 +1322,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     device::fence_async_proxy();
     __syncthreads();
-    store_step(p, b, now, offsets, lines + i % 4 * t.block_channels, bias, image, y(), to(),
-               reinterpret_cast<Scalar*>(stages + now.next_stage), bulk, i);
+    store_step(p, b, now, offsets, lines + i % 4 * t.block_channels, bias, y(), to(),
+               reinterpret_cast<Scalar*>(stages + now.next_stage), bulk);
   }
   if (bulk) device::bulk_wait_read<0>();
 }

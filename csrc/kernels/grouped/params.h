@@ -107,8 +107,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
   q.kernel_rows = Divisor(std::max(1, t.kernel_rows));
-  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h),
-  q.ring = Divisor(t.ring);
+  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
   q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
