@@ -81,22 +81,26 @@ std::string line(const Problem& p) {
   return text + (" " + describe(p));
 }
 
+template <class Scalar, bool Strict, int StepWords, int Row>
+void launch_row(const Problem& p, const grouped::Params& params) {
+  constexpr int tiles = grouped::configs[Row].tiles,
+                pixel_tiles = grouped::pixel_tiles(grouped::configs[Row], sizeof(Scalar), Strict);
+  simt::launch(dim3(static_cast<unsigned>(grouped::blocks(params.t, p))), grouped::block,
+               static_cast<size_t>(params.t.shared_bytes), [&] {
+                 if (params.t.x_pixels) {
+                   grouped::grouped_kernel<Scalar, Strict, StepWords, tiles, pixel_tiles, true>(params);
+                 } else {
+                   grouped::grouped_kernel<Scalar, Strict, StepWords, tiles, pixel_tiles, false>(params);
+                 }
+               });
+}
+
 template <class Scalar, bool Strict, int StepWords>
 void launch(const Plan& plan, const Problem& p, const grouped::Params& params) {
-  const auto run = [&](auto&& kernel) {
-    simt::launch(dim3(static_cast<unsigned>(grouped::blocks(params.t, p))), grouped::block,
-                 static_cast<size_t>(params.t.shared_bytes), kernel);
-  };
   if (plan.configuration == 0) {
-    run([&] {
-      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[0].tiles,
-                              grouped::pixel_tiles(grouped::configs[0], sizeof(Scalar), Strict)>(params);
-    });
+    launch_row<Scalar, Strict, StepWords, 0>(p, params);
   } else {
-    run([&] {
-      grouped::grouped_kernel<Scalar, Strict, StepWords, grouped::configs[1].tiles,
-                              grouped::pixel_tiles(grouped::configs[1], sizeof(Scalar), Strict)>(params);
-    });
+    launch_row<Scalar, Strict, StepWords, 1>(p, params);
   }
 }
 
@@ -163,10 +167,10 @@ bool run(DataType dtype) {
     if (params.t.step_words == 4) {
       launch<Scalar, Strict, 4>(plan, p, params);
     } else {
-      launch<Scalar, Strict, 8>(plan, p, params);
+      launch<Scalar, Strict, Strict ? 4 : 8>(plan, p, params);
     }
   } else {
-    launch<Scalar, Strict, 8>(plan, p, params);
+    launch<Scalar, Strict, Strict ? 4 : 8>(plan, p, params);
   }
 
   const Axis<int64_t> h = p.axis_h(), v = p.axis_w();

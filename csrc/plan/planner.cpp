@@ -33,7 +33,7 @@ std::vector<std::string> names_of() {
 
 const Family families[] = {
     {Algorithm::depthwise, "depthwise", names_of<depthwise::configs>, depthwise_candidates},
-    {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates, true},
+    {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates},
     {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,

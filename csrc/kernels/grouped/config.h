@@ -30,18 +30,26 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
 inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
-inline constexpr int32_t step_bytes = 48;  // of the description of a step
+inline constexpr int32_t block_bytes = 96;  // of what a block knows about itself
+inline constexpr int32_t step_bytes = 64;   // of the description of a step
+inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
+// Vectors of the next step's input that a thread holds while it multiplies.
+constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
 inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
 
-// How the problem is cut, for both sides of the launch. 16-bit elements are multiplied in pairs: a word is one element
-// of 32 bits or two of 16 bits.
+// Strict float32 multiplies three bfloat16 parts of every element, whose sum it is.
+constexpr int32_t parts_of_word(bool strict) { return strict ? 3 : 1; }
+
+// How the problem is cut, for both sides of the launch. A word is what an instruction takes of one or two channels: a
+// TF32 element, or a pair of 16-bit elements; in strict float32, of each part of two elements.
 struct Tiling {
   bool x_pixels, y_pixels;  // a row's columns (NCHW) or its channels (NHWC) are neighbours in memory
   bool flat;                // the block's outputs are contiguous, or are so plane by plane: whole lines are stored
   int32_t words;            // of a group's input channels
+  int32_t word_parts;       // words in shared memory for each of them
   int32_t step_words;       // multiplied by one instruction: 4 or 8
   int32_t steps;            // ceil(words / step_words)
   int32_t fragment_words;   // of a lane, for 8 output channels and step_words
@@ -55,6 +63,9 @@ struct Tiling {
   int32_t part_tiles;     // of the columns of a warp, of a step
   int32_t batches;        // of phases of a row: those of a batch are computed together
   int32_t unit_batches;   // the batches of a row are divided among so many units of work
+  int32_t units;          // of a step: the work of one warp at a time
+  int32_t kernel_rows;    // of a phase, at most
+  bool gaps;              // rows without taps need no steps of their own
   int32_t strips;         // blocks of a row
   int32_t strip_columns;  // outputs of a strip, a multiple of the stride
   int32_t strip_extra;    // further outputs that it may compute
@@ -66,7 +77,10 @@ struct Tiling {
   int32_t channel_pitch;                       // of a plane (NCHW), or of a pixel (NHWC), in staged outputs; elements
   int32_t stage_elements;                      // of one of the staging buffers
   int32_t stages;
-  int64_t weight_bytes, input_bytes, stage_bytes, table_bytes;
+  int64_t weight_bytes, input_bytes, stage_bytes;
+  struct {
+    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias;
+  } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
 };
@@ -142,7 +156,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
       std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
   // Vectors of 4 words start at a multiple of 4.
   t.input_columns = static_cast<int32_t>(round_up(tiles_w * pixels + w.last - w.first + 3, 4));
-  const int64_t words = int64_t{t.block_groups} * t.steps * t.step_words;
+  const int64_t words = int64_t{t.block_groups} * t.steps * t.step_words * t.word_parts;
   if (t.x_pixels) {
     t.pixel_pitch = 1;
     // The four lanes that share a column have their words in different banks.
@@ -172,8 +186,35 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
   t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
-  t.table_bytes = round_up(64 + 4 * (most_stride + 4) + 4 * step_bytes + 16 * p.kernel_w + 24 * channels, line_bytes);
-  t.shared_bytes = t.weight_bytes + t.input_bytes + t.stages * t.stage_bytes + t.table_bytes;
+  t.units = static_cast<int32_t>(units * t.unit_batches);
+  t.kernel_rows = 0;
+  for (int64_t r = 0; r < p.stride_h; ++r) t.kernel_rows = std::max(t.kernel_rows, h.of[r].count);
+  int64_t end = 0;
+  const auto place = [&](int64_t bytes) {
+    const int64_t at = end;
+    end = round_up(at + bytes, 16);
+    return static_cast<int32_t>(at);
+  };
+  place(t.weight_bytes);
+  t.places.ring = place(t.input_bytes);
+  t.places.stages = place(t.stages * t.stage_bytes);
+  t.places.block = place(block_bytes);
+  t.places.starts = place(16 * t.batches);
+  t.places.steps = place(4 * step_bytes);
+  t.places.items = place(12 * early_loads(strict(p)) * block);
+  t.places.units = place(unit_bytes * t.units);
+  t.places.works = place(2 * 8 * t.rows * (t.kernel_rows + 1));
+  t.places.lines = place(4 * 16 * channels);
+  t.places.channels = place(2 * 8 * channels);
+  t.places.entries = place(8 * (p.kernel_w * t.steps + 1));
+  t.places.order = place(8 * p.kernel_w);
+  t.places.offsets = place(4 * channels);
+  t.places.bias = place(4 * channels);
+  // Rows without taps between others are stored with the row before them.
+  bool bare = false;
+  for (int64_t r = 0; r < p.stride_h; ++r) bare = bare || h.of[r].count == 0;
+  t.gaps = bare && t.y_pixels && t.rows == 1 && t.strips == 1;
+  t.shared_bytes = round_up(end, line_bytes);
 }
 
 // What a plan says of a tiling; the rest follows from the problem.
@@ -187,10 +228,12 @@ inline Tiling start(const Problem& p) {
   const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group();
   t.x_pixels = p.in_w == 1 || p.x_strides[3] == 1;
   t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
-  t.words = static_cast<int32_t>(bytes == 2 ? (cin + 1) / 2 : cin);
-  t.step_words = bytes == 2 && t.words <= 4 ? 4 : 8;
+  const bool pairs = bytes == 2 || strict(p);
+  t.words = static_cast<int32_t>(pairs ? (cin + 1) / 2 : cin);
+  t.word_parts = parts_of_word(strict(p));
+  t.step_words = strict(p) || (bytes == 2 && t.words <= 4) ? 4 : 8;
   t.steps = static_cast<int32_t>(ceil_div<int64_t>(t.words, t.step_words));
-  t.fragment_words = t.step_words / 4 * (strict(p) ? 2 : 1);
+  t.fragment_words = strict(p) ? 4 : t.step_words / 4;
   t.group_tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
   return t;
 }
@@ -224,51 +267,51 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
 }
 
 // A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
-// the machine code, at a part of the peak rate that grows with the warps there are. `columns` as shared_columns()
-// counts them, for one phase and for most_residues in a batch.
+// the machine code, at a rate that grows with the blocks there are. `columns` as shared_columns() counts them, for one
+// phase and for most_residues in a batch.
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
+  // Instructions an SM and cycle with one block and with two, and cycles of a step besides: measured.
+  constexpr double rates[] = {1.1, 2.1}, latency = 600;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
-  // Measured with one block of 10 warps that do not wait: 1.8.
-  const double rate = resident == 1 ? 1.6 : 2.8;
+  const double rate = rates[resident == 1 ? 0 : 1];
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
-  // A unit of work of a warp, and a step of a block.
+  // Of a warp, for all phases of its columns in a row of outputs.
   const int pixels = pixel_tiles(c, element_size(p.dtype), strict(p)), fragments = pixels * c.tiles;
-  const double loads = pixels * (t.x_pixels ? t.step_words / 2 : 4) + (strict(p) ? 12 * pixels : 0);
-  const double column = 8 + t.steps * (6 + loads);
-  const double tap = t.steps * (5 + c.tiles + fragments * (strict(p) ? 7 : 1));
-  // Rows without taps are filled.
+  const double entry = 21 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double tap = c.tiles + fragments * (strict(p) ? 8 : 1);
+  const double kernel_row = 17 * t.batches + t.steps * (entry * columns[t.batches == p.stride_w ? 0 : 1] +
+                                                        tap * static_cast<double>(p.kernel_w));
   double busy = 0;
-  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0 || !t.y_pixels;
+  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
-  const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h);
-  const double batches = static_cast<double>(t.batches) / t.unit_batches;
-  const double row = 25 * t.batches + column * static_cast<double>(columns[t.batches == p.stride_w ? 0 : 1]) +
-                     tap * static_cast<double>(p.kernel_w);
-  const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
-  const double unit = 60 * busy + busy * batches * (40 + 2.0 * fragments) +
-                      (kernel_rows * row + busy * outputs * (bytes == 2 ? 2.0 : 1.2)) / t.unit_batches;
-  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles) * t.unit_batches;
-  const double rounds = static_cast<double>(ceil_div<int64_t>(units, warps));
-  const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows) * t.parts);
+  const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h) / busy;
+  const bool pairs = t.y_pixels && p.stride_w % 2 == 0;
+  const double store = t.y_pixels ? (bytes == 2 ? 2.1 : 1.2) * (pairs ? 0.6 : 1) : bytes == 2 ? 2.8 : 2;
+  const double work = 80 * t.unit_batches + t.batches * (50 + 12.0 * fragments) + kernel_rows * kernel_row +
+                      4.0 * fragments * static_cast<double>(p.stride_w) * store;
+
+  // Of a warp and step.
+  const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps)) / t.unit_batches;
+  const double planes = static_cast<double>(ceil_div<int64_t>(t.y_pixels ? t.block_channels : 1, warps));
+  const double outputs = static_cast<double>(t.stage_elements) * bytes / 16 / block;  // vectors a thread
+  const double computes = t.y_pixels && !t.gaps ? busy : 1;
+  const double stores = t.flat ? planes * (25 + (t.gaps ? 45 + 5 * outputs : 0)) : 15 * outputs;
+  const double fills = (1 - computes) * (40 * planes + 5 * outputs);
+  const double rows = static_cast<double>(chunk_rows) * (t.gaps ? busy : 1);
+  const double steps = rows / t.rows * t.parts;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
-  const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns;
-  // Instructions a vector, and the latency of a batch of vectors a lane.
-  const double vectors = input_rows * row_words / (t.x_pixels && p.in_w % 4 == 0 ? 4 : 1) / 32;
-  const double fill = (1 - busy) * t.stage_elements * bytes / 512 * 4;
-  const double issued = rounds * warps * unit + fill + 100 + 15.0 * t.block_channels + 45 * vectors / steps;
-  const double latency = 400 + 1000 * std::ceil(vectors / steps / (4 * warps));
-  const double step = issued / rate + latency / resident;
+  const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns * (strict(p) ? 2 : 1);
+  const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
+  const double loads = vectors * (strict(p) ? 80 : 45) + std::min(steps, input_rows) * 60;
+  const double issued = warps * (steps * (110 + computes * rounds * work + stores + fills) + loads);
   const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
-  // The first measurement, 2.06 to 2.26 instructions a cycle with two blocks and more of them than were counted,
-  // was 1.75 of this; the instructions that were removed since leave 1.3, on paper.
-  constexpr double measured = 1.3;
-  const double compute = measured * waves * resident * (begin + steps * step) / clock;
+  const double compute = waves * resident * (begin + issued / rate + steps * latency / resident) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;

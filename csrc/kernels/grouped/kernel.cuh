@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../device.h"
+#include "../tf32.h"
 #include "params.h"
 
 namespace convt::grouped {
@@ -22,15 +23,19 @@ struct alignas(sizeof(Scalar) * N) Elements {
 };
 
 // The outputs of a step: columns [first, last) of `rows` rows from `row` on. Several rows have all columns of a strip.
-struct Step {
+struct alignas(16) Step {
   int32_t row, rows, first, last;
   int32_t load_first, load_end;  // input rows that no step before has
   int32_t input_column;          // of the first output of a phase, relative to the one in shared memory
   int32_t begin;                 // of the outputs of a plane
+  int32_t jh, residue;           // of the first row
+  int32_t ring_row, load_slot;   // a row of the first place of the ring, not above any of the step; where load_first is
+  int32_t stage, next_stage;     // bytes to its staging buffer, to that of the next step
+  int32_t gap;                   // rows without taps behind it that are stored with it
   bool busy, bare;               // whether rows have taps, and whether rows have none
   bool middle;                   // at least a line of the block's outputs is before it, and some are behind it
 };
-static_assert(sizeof(Step) <= step_bytes);
+static_assert(sizeof(Step) == step_bytes);
 
 // What a block knows about itself.
 struct alignas(8) Block {
@@ -40,13 +45,32 @@ struct alignas(8) Block {
   int32_t group, tile;                // first group, first tile of 8 output channels in it
   int32_t channel, channels;          // first output channel, and how many there are
   int32_t input_column;               // of the first column in shared memory
+  int32_t first_input;                // that of the first output of a phase, relative to it
+  int64_t x, y;                       // elements: its image, its first output channel
 };
 
+// Of a 16-row tile of inputs: words of rows g and g + 8, part by part.
+template <bool Strict, int StepWords>
+constexpr int tile_words = Strict ? 6 : StepWords / 2;
+
 template <class Scalar, bool Strict, int StepWords>
-CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t* b) {
-  if constexpr (Element<Scalar>::half && StepWords == 4) {
-    const uint32_t a2[2] = {a[0], a[1]}, b1[1] = {b[0]};
-    device::mma_m16n8k8<Scalar>(d, a2, b1);
+CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict, StepWords>], const uint32_t* b) {
+  if constexpr (Strict) {
+    // The products of float32's parts, the smallest first, and the tensor core's truncated sum for 8 channels only: the
+    // rest is added in float32. What is left out is below a hundredth of float32's precision.
+    const uint32_t a0[2] = {a[0], a[1]}, a1[2] = {a[2], a[3]}, a02[4] = {a[0], a[1], a[4], a[5]},
+                   a01[4] = {a[0], a[1], a[2], a[3]};
+    const uint32_t b0[1] = {b[0]}, b1[1] = {b[1]}, b20[2] = {b[2], b[0]}, b10[2] = {b[1], b[0]};
+    float sum[4] = {};
+    device::mma_m16n8k8<BFloat16>(sum, a1, b1);
+    device::mma_m16n8k16<BFloat16>(sum, a02, b20);
+    device::mma_m16n8k16<BFloat16>(sum, a01, b10);
+    device::mma_m16n8k8<BFloat16>(sum, a0, b0);
+#pragma unroll
+    for (int q = 0; q < 4; ++q) d[q] += sum[q];
+  } else if constexpr (Element<Scalar>::half && StepWords == 4) {
+    const uint32_t b1[1] = {b[0]};
+    device::mma_m16n8k8<Scalar>(d, a, b1);
   } else if constexpr (Element<Scalar>::half) {
     const uint32_t b2[2] = {b[0], b[1]};
     device::mma_m16n8k16<Scalar>(d, a, b2);
@@ -56,15 +80,29 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t
   }
 }
 
-CONVT_DEVICE uint32_t low_part(uint32_t word, uint32_t high) {
-  return device::to_tf32(__uint_as_float(word) - __uint_as_float(high));
+CONVT_DEVICE uint32_t pack_bfloat16(float low, float high) {
+#if defined(__CUDA_ARCH__)
+  return pack(BFloat16{}, low, high);
+#else
+  return from_float<BFloat16>(low).bits | static_cast<uint32_t>(from_float<BFloat16>(high).bits) << 16;
+#endif
+}
+
+// Two float32 elements as three bfloat16 parts each; what is left of a finite one is zero, of others it is NaN.
+CONVT_DEVICE void split_pair(uint32_t low, uint32_t high, uint32_t (&words)[3], float (&left)[2]) {
+  left[0] = __uint_as_float(low), left[1] = __uint_as_float(high);
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    words[part] = pack_bfloat16(left[0], left[1]);
+    left[0] -= __uint_as_float(words[part] << 16), left[1] -= __uint_as_float(words[part] & 0xffff0000);
+  }
 }
 
 // Whether a word as it is multiplied is or has an infinity or a NaN.
 template <class Scalar>
 CONVT_DEVICE bool not_finite(uint32_t word) {
   if constexpr (sizeof(Scalar) == 4) {
-    return (device::to_tf32(__uint_as_float(word)) & 0x7f800000u) == 0x7f800000u;
+    return (word & 0x7f800000u) == 0x7f800000u;
   } else {
     // Largest exponent of float16, of bfloat16.
     constexpr uint32_t mask = std::is_same_v<Scalar, Float16> ? 0x7c00u : 0x7f80u;
@@ -83,7 +121,7 @@ CONVT_DEVICE uint32_t bits(const Scalar* p) {
 
 template <class Scalar, bool Strict>
 CONVT_DEVICE uint32_t operand(uint32_t word) {
-  if constexpr (sizeof(Scalar) == 4 && !Strict) return device::to_tf32(__uint_as_float(word));
+  if constexpr (sizeof(Scalar) == 4 && !Strict) return tf32_operand(word);
   return word;
 }
 
@@ -127,168 +165,220 @@ CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
 #endif
 }
 
-// V words of x: of neighbouring columns, or of neighbouring channels. 16-bit elements of two channels, the `second` one
-// `pair` away if there is one, are put together by join_words() when they are there.
-template <class Scalar, int V, bool XPixels>
-CONVT_DEVICE void read_words(bool is, const Scalar* x, bool second, int64_t pair, uint32_t (&to)[4]) {
-  if constexpr (sizeof(Scalar) == 4 || (!XPixels && V > 1)) {
-    load_if<V>(is, x, to);
-  } else {
-    load_if<V / 2>(is, x, to);
-    load_if<V / 2>(is && second, x + pair, to + 2);
-  }
-}
-template <class Scalar, int V, bool XPixels>
-CONVT_DEVICE void join_words(uint32_t (&w)[4]) {
-  if constexpr (sizeof(Scalar) == 2 && (XPixels || V == 1)) {
-    const uint32_t low[2] = {w[0], w[1]}, high[2] = {w[2], w[3]};
-#pragma unroll
-    for (int i = 0; i < V; ++i) w[i] = __byte_perm(low[i / 2], high[i / 2], i % 2 == 0 ? 0x5410 : 0x7632);
-  }
-}
+// Words that are put together of two channels: of 16-bit elements, or of float32's parts.
+template <class Scalar, bool Strict>
+constexpr bool pairs = sizeof(Scalar) == 2 || Strict;
 
-// Input rows [from, to) of the block's channels into their places of the ring, by `threads` threads. Columns outside
-// the image and words beyond the group's channels stay the zeros that they are.
+// What a thread reads of x at a time, V words: of neighbouring columns, or of neighbouring channels. If words are pairs
+// of channels, columns are read of both of them, the `second` one x_channel away if there is one.
 template <class Scalar, bool Strict, int V, bool XPixels>
-CONVT_DEVICE void load_rows_of(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
-                               int32_t from, int32_t to, int thread, int threads) {
-  constexpr int batch = 4;  // loads in flight
-  const Tiling& t = p.t;
-  constexpr int per_word = Element<Scalar>::per_word;
-  const uint32_t items = static_cast<uint32_t>(larger(to - from, 0)) * p.load_middle.divisor * p.load_inner.divisor;
-  bool bad = false;
-#pragma unroll 1
-  for (uint32_t first = static_cast<uint32_t>(thread); first < items; first += batch * threads) {
-    uint32_t words[batch][4] = {};
-    int32_t place[batch];  // negative if there is nothing to store
-    uint32_t parts = 0;
-    // Half of a batch is left out by all threads together.
-    const bool all = first - static_cast<uint32_t>(thread) + static_cast<uint32_t>(batch / 2 * threads) < items;
-    const auto start = [&](int i) {
-      uint32_t inner = first + static_cast<uint32_t>(i * threads);
-      bool is = inner < items;
-      uint32_t middle = p.load_inner.divide(inner);
-      const auto row = from + static_cast<int32_t>(p.load_middle.divide(middle));
-      int32_t group, word, column;
-      if constexpr (XPixels) {
-        column = p.load_first + static_cast<int32_t>(inner) * V;
-        group = static_cast<int32_t>(p.words.divide(middle));
-        word = static_cast<int32_t>(middle);
-      } else {
-        column = static_cast<int32_t>(middle);
-        group = static_cast<int32_t>(p.load_vectors.divide(inner));
-        word = static_cast<int32_t>(inner) * V;
-      }
-      const int32_t in_column = b.input_column + column;
-      uint32_t slot = static_cast<uint32_t>(row);
-      p.ring.divide(slot);
-      const int32_t channel = word * per_word;
-      const bool second = per_word == 2 && channel + 1 < p.cin;
-      is = is && b.group + group < p.groups;
-      const bool whole = is && in_column >= 0 && in_column + (XPixels ? V : 1) <= p.w_axis.in;
-      const Scalar* at = x + (((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
-                              (XPixels ? in_column : in_column * p.x_column));
-      read_words<Scalar, V, XPixels>(whole, at, second, p.x_channel, words[i]);
-      place[i] = static_cast<int32_t>(slot) * t.row_pitch + (group * t.steps * t.step_words + word) * t.word_pitch +
-                 column * t.pixel_pitch;
-      if (XPixels && V > 1 && is && !whole && in_column < p.w_axis.in && in_column + V > 0) parts |= 1u << i;
-      if (!whole) place[i] = -1;
-    };
-    const auto finish = [&](int i) {
-      join_words<Scalar, V, XPixels>(words[i]);
+struct Vector {
+  static constexpr bool two = pairs<Scalar, Strict> && (XPixels || V == 1);  // reads
+  static constexpr int per_read = sizeof(Scalar) == 2 && two ? V / 2 : Strict && !two ? 2 * V : V;
+  static constexpr int other = per_read > 0 ? per_read : 1;  // where the second channel's are
+
+  CONVT_DEVICE static void read(const Params& p, bool is, const Scalar* x, bool second, uint32_t* raw) {
+    load_if<per_read>(is, x, raw);
+    if constexpr (two) load_if<per_read>(is && second, x + p.x_channel, raw + other);
+  }
+
+  // Into the ring at `at`, if it is to be written; `check` becomes NaN if something of strict float32 is not finite.
+  CONVT_DEVICE static void write(const Params& p, bool is, uint32_t* at, const uint32_t* raw, float& check) {
+    if constexpr (Strict) {
+      uint32_t words[3][V];
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        words[i][v] = operand<Scalar, Strict>(words[i][v]);
-        if constexpr (Strict) bad |= not_finite<Scalar>(words[i][v]);
-      }
-      if (place[i] < 0) return;
-      uint32_t* at = ring + place[i];
-      if constexpr (V == 4) {
-        *reinterpret_cast<uint4*>(at) = make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
-      } else if constexpr (V == 2) {
-        *reinterpret_cast<uint2*>(at) = make_uint2(words[i][0], words[i][1]);
-      } else {
-        *at = words[i][0];
-      }
-    };
-    if (all) {
+        uint32_t parts[3];
+        float left[2];
+        split_pair(raw[two ? v : 2 * v], raw[two ? other + v : 2 * v + 1], parts, left);
 #pragma unroll
-      for (int i = 0; i < batch; ++i) start(i);
+        for (int part = 0; part < 3; ++part) words[part][v] = parts[part];
+        check += left[0] + left[1];
+      }
+      if (!is) return;
+      const int32_t pitch = p.t.step_words * (XPixels ? p.t.word_pitch : 1);
 #pragma unroll
-      for (int i = 0; i < batch; ++i) finish(i);
+      for (int part = 0; part < 3; ++part) put(at + part * pitch, words[part]);
     } else {
+      uint32_t words[V];
 #pragma unroll
-      for (int i = 0; i < batch / 2; ++i) start(i);
-#pragma unroll
-      for (int i = 0; i < batch / 2; ++i) finish(i);
-    }
-    if constexpr (XPixels && V > 1) {
-      // The end of a row in the middle of a vector: word by word.
-#pragma unroll 1
-      for (int i = 0; parts != 0; ++i, parts >>= 1) {
-        if ((parts & 1) == 0) continue;
-        uint32_t inner = first + static_cast<uint32_t>(i * threads);
-        uint32_t middle = p.load_inner.divide(inner);
-        const auto row = from + static_cast<int32_t>(p.load_middle.divide(middle));
-        const int32_t column = p.load_first + static_cast<int32_t>(inner) * V, in_column = b.input_column + column;
-        const auto group = static_cast<int32_t>(p.words.divide(middle));
-        const auto word = static_cast<int32_t>(middle), channel = word * per_word;
-        uint32_t slot = static_cast<uint32_t>(row);
-        p.ring.divide(slot);
-        uint32_t* to_words = ring + (static_cast<int32_t>(slot) * t.row_pitch +
-                                     (group * t.steps * t.step_words + word) * t.word_pitch + column);
-        const Scalar* at = x + ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row + in_column;
-        const bool second = per_word == 2 && channel + 1 < p.cin;
-#pragma unroll 1
-        for (int v = 0; v < V; ++v) {
-          if (in_column + v >= p.w_axis.in || in_column + v < 0) continue;
-          uint32_t one[4];
-          read_words<Scalar, 1, true>(true, at + v, second, p.x_channel, one);
-          join_words<Scalar, 1, true>(one);
-          one[0] = operand<Scalar, Strict>(one[0]);
-          if constexpr (Strict) bad |= not_finite<Scalar>(one[0]);
-          to_words[v] = one[0];
+      for (int v = 0; v < V; ++v) {
+        if constexpr (two) {
+          words[v] = __byte_perm(raw[v / 2], raw[other + v / 2], v % 2 == 0 ? 0x5410 : 0x7632);
+        } else {
+          words[v] = operand<Scalar, Strict>(raw[v]);
         }
       }
+      if (is) put(at, words);
     }
   }
-  if constexpr (Strict) {
-    if (bad) *spoilt = 1;
-  }
-}
 
-template <class Scalar, bool Strict, int V>
-CONVT_DEVICE void load_rows_of_width(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
-                                     int32_t from, int32_t to, int thread, int threads) {
-  if (p.t.x_pixels) {
-    load_rows_of<Scalar, Strict, V, true>(p, b, x, ring, spoilt, from, to, thread, threads);
+  CONVT_DEVICE static void put(uint32_t* at, const uint32_t (&w)[V]) {
+    if constexpr (V == 4) {
+      *reinterpret_cast<uint4*>(at) = make_uint4(w[0], w[1], w[2], w[3]);
+    } else if constexpr (V == 2) {
+      *reinterpret_cast<uint2*>(at) = make_uint2(w[0], w[1]);
+    } else {
+      *at = w[0];
+    }
+  }
+};
+
+// A vector of the input rows of a step: where it is in x, relative to the first row, and in a row of the ring; which
+// row of the step has it, and whether its words have a second channel.
+struct Item {
+  int64_t at;
+  int32_t place, row_second;
+
+  CONVT_DEVICE int32_t row() const { return row_second >> 1; }
+  CONVT_DEVICE bool second() const { return (row_second & 1) != 0; }
+};
+constexpr int32_t no_row = 1 << 30;  // beyond all rows
+
+// Those that a thread holds, in shared memory: a row of the ring has less than 2^16 words, and `early_loads` times as
+// many threads as a block has come to less than 2^12 rows.
+struct Items {
+  static constexpr int32_t no_row = (1 << 12) - 1;
+  int64_t* at;
+  uint32_t* rest;
+
+  CONVT_DEVICE Items(unsigned char* from, int32_t count)
+      : at(reinterpret_cast<int64_t*>(from)), rest(reinterpret_cast<uint32_t*>(at + count)) {}
+  CONVT_DEVICE void put(int32_t i, const Item& item) const {
+    at[i] = item.at;
+    rest[i] = static_cast<uint32_t>(item.place) | static_cast<uint32_t>(smaller(item.row(), no_row)) << 16 |
+              static_cast<uint32_t>(item.second()) << 28;
+  }
+  CONVT_DEVICE Item get(int32_t i) const {
+    const uint32_t r = rest[i];
+    const auto row = static_cast<int32_t>(r >> 16 & no_row);
+    return {at[i], static_cast<int32_t>(r & 0xffff), (row << 1 | static_cast<int32_t>(r >> 28))};
+  }
+};
+
+template <class Scalar, bool Strict, bool XPixels>
+CONVT_DEVICE Item make_item(const Params& p, const Block& b, uint32_t inner) {
+  const Tiling& t = p.t;
+  uint32_t middle = p.load_inner.divide(inner);
+  auto row = static_cast<int32_t>(p.load_middle.divide(middle));
+  int32_t group, word, column;
+  if constexpr (XPixels) {
+    column = p.load_first + static_cast<int32_t>(inner) * p.load_width;
+    group = static_cast<int32_t>(p.words.divide(middle));
+    word = static_cast<int32_t>(middle);
   } else {
-    load_rows_of<Scalar, Strict, V, false>(p, b, x, ring, spoilt, from, to, thread, threads);
+    column = static_cast<int32_t>(middle);
+    group = static_cast<int32_t>(p.load_vectors.divide(inner));
+    word = static_cast<int32_t>(inner) * p.load_width;
   }
+  const int32_t in_column = b.input_column + column;
+  const int32_t channel = word * (pairs<Scalar, Strict> ? 2 : 1), step = word / t.step_words;
+  Item item;
+  item.at = ((b.group + group) * p.cin + channel) * p.x_channel + row * p.x_row +
+            (XPixels ? in_column : in_column * p.x_column);
+  item.place = ((group * t.steps + step) * t.step_words * t.word_parts + word - step * t.step_words) * t.word_pitch +
+               column * t.pixel_pitch;
+  // Rows are as wide as vectors if those run along them.
+  if (b.group + group >= p.groups || in_column < 0 || in_column + (XPixels ? p.load_width : 1) > p.w_axis.in) {
+    row = no_row - 1;
+  }
+  item.row_second = 2 * row + (channel + 1 < p.cin);
+  return item;
 }
 
-template <class Scalar, bool Strict>
-CONVT_DEVICE void load_rows(const Params& p, const Block& b, const Scalar* x, uint32_t* ring, int32_t* spoilt,
-                            int32_t from, int32_t to, int thread, int threads) {
+// What a thread holds of the input between reading and writing it.
+template <bool Strict>
+using Raw = uint32_t[early_loads(Strict)][Strict ? 8 : 4];
+
+template <class Scalar, bool Strict, int V, bool XPixels>
+struct Rows {
+  using Of = Vector<Scalar, Strict, V, XPixels>;
+
+  CONVT_DEVICE static void read(const Params& p, const Scalar* x, const Step& s,
+                                const Item (&items)[early_loads(Strict)], Raw<Strict>& raw) {
+    const Scalar* from = x + s.load_first * p.x_row;
+#pragma unroll
+    for (int i = 0; i < early_loads(Strict); ++i) {
+      Of::read(p, items[i].row() < s.load_end - s.load_first, from + items[i].at, items[i].second(), raw[i]);
+    }
+  }
+  CONVT_DEVICE static void write(const Params& p, uint32_t* ring, const Step& s,
+                                 const Item (&items)[early_loads(Strict)], const Raw<Strict>& raw, float& check) {
+#pragma unroll
+    for (int i = 0; i < early_loads(Strict); ++i) {
+      int32_t slot = s.load_slot + items[i].row();
+      if (slot >= p.t.ring) slot -= p.t.ring;
+      Of::write(p, items[i].row() < s.load_end - s.load_first, ring + (slot * p.t.row_pitch + items[i].place), raw[i],
+                check);
+    }
+  }
+};
+
+// Calls f with the Rows of the width and the layout of x.
+template <class Scalar, bool Strict, bool XPixels, class F>
+CONVT_DEVICE void with_rows(const Params& p, const F& f) {
   if (p.load_width == 4) {
-    load_rows_of_width<Scalar, Strict, 4>(p, b, x, ring, spoilt, from, to, thread, threads);
+    if constexpr (XPixels || !Strict) f(Rows<Scalar, Strict, 4, XPixels>{});  // 4 pairs of float32 are 2 reads
   } else if (p.load_width == 2) {
-    load_rows_of_width<Scalar, Strict, 2>(p, b, x, ring, spoilt, from, to, thread, threads);
+    f(Rows<Scalar, Strict, 2, XPixels>{});
   } else {
-    load_rows_of_width<Scalar, Strict, 1>(p, b, x, ring, spoilt, from, to, thread, threads);
+    f(Rows<Scalar, Strict, 1, XPixels>{});
   }
 }
 
-// The block's weights in the order in which lanes take them: [tap][step][tile][lane][words]. Of a step of 8 words a
-// lane takes the neighbours 2 l and 2 l + 1, here as in the input. True if one is not finite.
-template <class Scalar, bool Strict, int StepWords>
-CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weights) {
-  constexpr int words = StepWords / 4, per_word = Element<Scalar>::per_word;
+// Functions that are called rather than inlined find shared memory themselves: a pointer to it takes two registers in
+// the caller.
+CONVT_DEVICE const Block& block_of(const Params& p) {
+  return *reinterpret_cast<const Block*>(device::dynamic_shared_memory() + p.t.places.block);
+}
+CONVT_DEVICE const Step& step_of(const Params& p, int turn) {
+  return reinterpret_cast<const Step*>(device::dynamic_shared_memory() + p.t.places.steps)[turn % 4];
+}
+
+// The input rows of a step from item `first` on into their places of the ring. Columns outside the image and words
+// beyond the group's channels stay the zeros that they are. True if something of strict float32 is not finite.
+template <class Scalar, bool Strict, bool XPixels>
+__noinline__ __device__ bool load_rows(const Params& p, int turn, uint32_t first) {
+  const Block& b = block_of(p);
+  const Step& s = step_of(p, turn);
+  const Scalar* x = static_cast<const Scalar*>(p.x) + b.x;
+  uint32_t* ring = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory() + p.t.places.ring);
+  float check = 0;
+  const uint32_t count =
+      static_cast<uint32_t>(larger(s.load_end - s.load_first, 0)) * p.load_middle.divisor * p.load_inner.divisor;
+#pragma unroll 1
+  for (first += threadIdx.x; first < count; first += early_loads(Strict) * block) {
+    Item items[early_loads(Strict)];
+#pragma unroll
+    for (int i = 0; i < early_loads(Strict); ++i) {
+      items[i] = make_item<Scalar, Strict, XPixels>(p, b, first + static_cast<uint32_t>(i * block));
+    }
+    with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) {
+      Raw<Strict> raw;
+      R::read(p, x, s, items, raw);
+      R::write(p, ring, s, items, raw, check);
+    });
+  }
+  return check != check;
+}
+
+// Where the fragments of a tap of a kernel row are among those of the row: the fragment of the first step, and how many
+// fragments the next one is further.
+struct alignas(8) Order {
+  int32_t first, next;
+};
+
+// The block's weights in the order in which they are used: [tiles of a unit][kernel row][entry][step][tap of the
+// entry][tile][lane][words]. Of a step of 8 words a lane takes the neighbours 2 l and 2 l + 1, here as in the input.
+// True if one is not finite.
+template <class Scalar, bool Strict, int StepWords, int Tiles>
+CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* order, uint32_t* weights) {
+  constexpr int words = StepWords / 4, fragment = Strict ? 4 : words, channels = pairs<Scalar, Strict> ? 2 : 1;
   const Tiling& t = p.t;
   const Scalar* w = static_cast<const Scalar*>(p.w);
   const uint32_t count = static_cast<uint32_t>(p.kernel_h * p.kernel_w) * p.steps.divisor * p.tiles.divisor * 32;
   bool bad = false;
-#pragma unroll 1
+#pragma unroll 2
   for (uint32_t i = threadIdx.x; i < count; i += block) {
     const int lane = static_cast<int>(i % 32);
     uint32_t tile = i / 32;
@@ -297,29 +387,46 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weight
     const int32_t tap_h = tap / p.kernel_w, tap_w = tap - tap_h * p.kernel_w;
     const int32_t group = static_cast<int32_t>(tile) / t.block_tiles;
     const int32_t co = (b.tile + static_cast<int32_t>(tile) - group * t.block_tiles) * 8 + lane / 4;
-    uint32_t word[2] = {0, 0};
+    uint32_t element[words][channels] = {};
     if (b.group + group < p.groups && co < p.cout) {
 #pragma unroll
       for (int h = 0; h < words; ++h) {
-        const int32_t ci = (static_cast<int32_t>(step) * StepWords + lane % 4 * words + h) * per_word;
+        const int32_t ci = (static_cast<int32_t>(step) * StepWords + lane % 4 * words + h) * channels;
         const Scalar* at =
             w + ((b.group + group) * p.cin + ci) * p.w_in + co * p.w_out + tap_h * p.w_row + tap_w * p.w_column;
-        if (ci < p.cin) word[h] = operand<Scalar, Strict>(bits(at));
-        if constexpr (per_word == 2) {
-          if (ci + 1 < p.cin) word[h] |= bits(at + p.w_in) << 16;
+#pragma unroll
+        for (int e = 0; e < channels; ++e) {
+          if (ci + e < p.cin) element[h][e] = bits(at + e * p.w_in);
         }
+      }
+    }
+    uint32_t word[fragment] = {};
+    if constexpr (Strict) {
+      uint32_t parts[3];
+      float left[2];
+      split_pair(element[0][0], element[0][1], parts, left);
+      word[0] = parts[0], word[1] = parts[1], word[2] = parts[2];
+      bad |= !(left[0] + left[1] == 0);
+    } else {
+#pragma unroll
+      for (int h = 0; h < words; ++h) {
+        word[h] = operand<Scalar, Strict>(element[h][0]);
+        if constexpr (channels == 2) word[h] |= element[h][1] << 16;
         bad |= not_finite<Scalar>(word[h]);
       }
     }
-    if constexpr (Strict) {
-      const uint32_t high0 = device::to_tf32(__uint_as_float(word[0]));
-      const uint32_t high1 = device::to_tf32(__uint_as_float(word[1]));
-      *reinterpret_cast<uint4*>(weights + 4 * i) =
-          make_uint4(high0, high1, low_part(word[0], high0), low_part(word[1], high1));
-    } else if constexpr (words == 2) {
-      *reinterpret_cast<uint2*>(weights + 2 * i) = make_uint2(word[0], word[1]);
+    const Order o = order[tap_w];
+    uint32_t* to =
+        weights + (static_cast<int32_t>(tile) / Tiles * p.unit_weights + tap_h * p.row_weights +
+                   ((o.first + static_cast<int32_t>(step) * o.next) * Tiles + static_cast<int32_t>(tile) % Tiles) *
+                       (32 * fragment) +
+                   lane * fragment);
+    if constexpr (fragment == 4) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(word[0], word[1], word[2], word[3]);
+    } else if constexpr (fragment == 2) {
+      *reinterpret_cast<uint2*>(to) = make_uint2(word[0], word[1]);
     } else {
-      weights[i] = word[0];
+      *to = word[0];
     }
   }
   return bad;
@@ -337,21 +444,35 @@ struct alignas(8) Place {
   float bias;
 };
 
+// Of a plane of outputs that begins and ends at lines with what was carried (see store_whole_lines): elements from the
+// line in a staging buffer that its outputs begin in to the last line; of y before the same line; behind the last line,
+// without the gap and with it.
+struct alignas(16) Lines {
+  int32_t whole, y, carried, gap_end;
+};
+
 template <class Scalar>
-CONVT_DEVICE Place place_of(const Params& p, const Step& s, const int32_t* offsets, const float* bias,
-                            int32_t channel) {
+CONVT_DEVICE void place_channel(const Params& p, const Step& s, const int32_t* offsets, const float* bias,
+                                int32_t channel, Place* places, Lines* lines) {
+  constexpr int32_t line = Element<Scalar>::line;
   const Tiling& t = p.t;
-  return {staged_shift<Scalar>(p, s, offsets[t.y_pixels ? channel : 0]) + channel * (t.y_pixels ? t.channel_pitch : 1),
-          bias[channel]};
+  const int32_t offset = offsets[t.y_pixels ? channel : 0], shift = staged_shift<Scalar>(p, s, offset);
+  places[channel] = {shift + channel * (t.y_pixels ? t.channel_pitch : 1), bias[channel]};
+  const int32_t end = shift + ((s.rows - 1) * p.w_axis.out + s.last - s.first) * p.plane_step;
+  const int32_t carried = end & (line - 1);
+  lines[channel] = {end & -line, s.begin - shift + (t.y_pixels ? channel * static_cast<int32_t>(p.y_channel) : 0),
+                    carried, carried + s.gap * p.w_axis.out};
 }
 
 template <class Scalar, bool Strict>
-CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row, int32_t column, int32_t input_column,
-                             int32_t group, int32_t first_group, int32_t co) {
-  constexpr int per_word = Element<Scalar>::per_word;
+CONVT_DEVICE float exact_sum(const Params& p, const Scalar* x, int32_t row, int32_t column, int32_t group, int32_t co) {
   const Scalar* w = static_cast<const Scalar*>(p.w);
   const int32_t jh = row / p.h.stride, jw = column / p.w_axis.stride;
   const Phase h = p.h.phases.of[row - jh * p.h.stride], v = p.w_axis.phases.of[column - jw * p.w_axis.stride];
+  const auto value = [](const Scalar* at) {
+    const uint32_t word = operand<Scalar, Strict>(bits(at));
+    return element_of<Scalar>(sizeof(Scalar) == 4 && !Strict ? word & 0xffffe000 : word, 0);
+  };
   float sum = 0;
 #pragma unroll 1
   for (int32_t i = 0; i < h.count; ++i) {
@@ -363,13 +484,10 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
       if (iw < 0 || iw >= p.w_axis.in) continue;
 #pragma unroll 1
       for (int32_t ci = 0; ci < p.cin; ++ci) {
-        const uint32_t xw = ring[(ih % p.t.ring) * p.t.row_pitch +
-                                 (group * p.t.steps * p.t.step_words + ci / per_word) * p.t.word_pitch +
-                                 (iw - input_column) * p.t.pixel_pitch];
-        const uint32_t ww = operand<Scalar, Strict>(bits(w + ((first_group + group) * p.cin + ci) * p.w_in +
-                                                         co * p.w_out + (h.tap + i * p.h.tap_step) * p.w_row +
-                                                         (v.tap + k * p.w_axis.tap_step) * p.w_column));
-        sum += element_of<Scalar>(xw, ci % per_word) * element_of<Scalar>(ww, 0);
+        const int32_t channel = group * p.cin + ci;
+        sum += value(x + (channel * p.x_channel + ih * p.x_row + iw * p.x_column)) *
+               value(w + (channel * p.w_in + co * p.w_out + (h.tap + i * p.h.tap_step) * p.w_row +
+                          (v.tap + k * p.w_axis.tap_step) * p.w_column));
       }
     }
   }
@@ -379,9 +497,14 @@ CONVT_DEVICE float exact_sum(const Params& p, const uint32_t* ring, int32_t row,
 // Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
 // times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the whole block.
 template <class Scalar, bool Strict>
-__noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s, const uint32_t* ring,
-                                         const Place* places, Scalar* stage) {
+__noinline__ __device__ void repair_step(const Params& p, int turn) {
   const Tiling& t = p.t;
+  const Block& b = block_of(p);
+  const Step& s = step_of(p, turn);
+  const Scalar* x = static_cast<const Scalar*>(p.x) + b.x;
+  const Place* places =
+      reinterpret_cast<const Place*>(device::dynamic_shared_memory() + t.places.channels) + turn % 2 * t.block_channels;
+  Scalar* stage = reinterpret_cast<Scalar*>(device::dynamic_shared_memory() + t.places.stages + s.stage);
   const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
 #pragma unroll 1
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * warps) {
@@ -391,27 +514,34 @@ __noinline__ __device__ void repair_step(const Params& p, const Block& b, Step s
         sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
     if (staged == staged) continue;
     const int32_t in_step = position / columns, group = t.block_groups > 1 ? channel / p.cout : 0;
-    const float v = places[channel].bias +
-                    exact_sum<Scalar, Strict>(p, ring, s.row + in_step, s.first + position - in_step * columns,
-                                              b.input_column, group, b.group, b.tile * 8 + channel - group * p.cout);
+    const float v =
+        places[channel].bias + exact_sum<Scalar, Strict>(p, x, s.row + in_step, s.first + position - in_step * columns,
+                                                         b.group + group, b.tile * 8 + channel - group * p.cout);
     store<1>(at, &v);
   }
 }
 
-// What the phases of a batch do with one column of a row of the input: where it is, relative to that of an output, and
-// where the weights of the phases' taps are; negative if a phase has no such tap.
-struct alignas(16) Entry {
-  int32_t x, w[most_residues];
+// What the phases of a batch do with one column of a row of the input and the channels of one instruction: where that
+// is, relative to an output's column, and which of them have a tap there.
+struct alignas(8) Entry {
+  int32_t x;
+  uint32_t phases;
 };
 
-// The entries of all batches, and where those of a batch begin, by one thread. Every tap of a row is in one entry.
-CONVT_DEVICE void list_entries(const Params& p, int32_t* starts, Entry* entries) {
+// The entries of a batch, where its weights begin in those of a kernel row, and its first phase.
+struct alignas(16) Start {
+  int32_t entry, end, fragment, residue;
+};
+
+// The entries of all batches and the order of the weights, by one thread. Every tap of a row is in one entry a step.
+CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, Order* order) {
   const AxisParams& axis = p.w_axis;
-  int32_t count = 0;
+  const int32_t step_pitch = p.t.step_words * p.t.word_parts * p.t.word_pitch;
+  int32_t count = 0, taps = 0;
 #pragma unroll 1
   for (int32_t batch = 0; batch < p.t.batches; ++batch) {
-    const int32_t first = batch * p.batch_residues;
-    starts[batch] = count;
+    const int32_t first = batch * p.batch_residues, begin = count;
+    const int32_t fragment = taps * p.t.steps;
     int32_t column[most_residues], tap[most_residues], left[most_residues];
 #pragma unroll
     for (int r = 0; r < most_residues; ++r) {
@@ -430,100 +560,146 @@ CONVT_DEVICE void list_entries(const Params& p, int32_t* starts, Entry* entries)
         any = true;
       }
       if (!any) break;
-      Entry e;
-      e.x = next * p.t.pixel_pitch;
+      Entry e{next * p.t.pixel_pitch, 0};
+      int32_t here = 0;
+#pragma unroll
+      for (int r = 0; r < most_residues; ++r) here += left[r] > 0 && column[r] == next;
+      int32_t index = taps * p.t.steps;
+      taps += here;
 #pragma unroll
       for (int r = 0; r < most_residues; ++r) {
-        e.w[r] = -1;
         if (left[r] == 0 || column[r] != next) continue;
-        e.w[r] = tap[r] * p.tap_pitch;
+        e.phases |= 1u << r;
+        order[tap[r]] = {index++, here};
         column[r] -= axis.input_step, tap[r] += axis.tap_step, --left[r];
       }
-      entries[count++] = e;
+#pragma unroll 1
+      for (int32_t step = 0; step < p.t.steps; ++step, e.x += step_pitch) entries[count++] = e;
     }
+    starts[batch] = {begin, count, fragment, first};
   }
-  starts[p.t.batches] = count;
+  entries[count] = {0, 0};  // is read but not used
+}
+
+// A row of the input that a row of outputs needs: where it is in the ring, negative if it is outside the image, and the
+// weights of its taps. The first one of a row of outputs has how many there are.
+struct alignas(8) RowWork {
+  int32_t x, w;
+};
+
+// The k-th one of a step.
+CONVT_DEVICE void list_row(const Params& p, const Step& s, uint32_t k, RowWork* works) {
+  const auto in_step = static_cast<int32_t>(p.kernel_rows.divide(k));
+  const auto i = static_cast<int32_t>(k);
+  uint32_t residue = static_cast<uint32_t>(s.residue + in_step);
+  const int32_t jh = s.jh + static_cast<int32_t>(p.stride_h.divide(residue));
+  const Phase phase = p.h.phases.of[residue];
+  RowWork* rows = works + in_step * (p.t.kernel_rows + 1);
+  if (i == 0) rows[0] = {phase.count, 0};
+  if (i >= phase.count) return;
+  const int32_t ih = jh + phase.top - i * p.h.input_step;
+  int32_t slot = ih - s.ring_row;
+  if (slot >= p.t.ring) slot -= p.t.ring;
+  const bool is = static_cast<uint32_t>(ih) < static_cast<uint32_t>(p.h.in);
+  rows[1 + i] = {is ? slot * p.t.row_pitch : -1, (phase.tap + i * p.h.tap_step) * p.row_weights};
+}
+
+// Products of what was read of the input and the weights of the taps of those phases whose bits are in Phases.
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, unsigned Phases>
+CONVT_DEVICE const uint32_t* add_taps(const uint32_t (&a)[PixelTiles][tile_words<Strict, StepWords>], const uint32_t* w,
+                                      float (&sums)[most_residues][Tiles][PixelTiles][4]) {
+  constexpr int fragment = Strict ? 4 : StepWords / 4;
+  constexpr int taps = (Phases & 1) + (Phases >> 1 & 1) + (Phases >> 2 & 1);
+  uint32_t b[taps][Tiles][fragment];
+  const auto read = [&](int tap) {
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+      const uint32_t* at = w + (tap * Tiles + n) * 32 * fragment;
+      uint32_t (&to)[fragment] = b[tap][n];
+      if constexpr (fragment == 4) {
+        const uint4 v = *reinterpret_cast<const uint4*>(at);
+        to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+      } else if constexpr (fragment == 2) {
+        const uint2 v = *reinterpret_cast<const uint2*>(at);
+        to[0] = v.x, to[1] = v.y;
+      } else {
+        to[0] = *at;
+      }
+    }
+  };
+#pragma unroll
+  for (int k = 0; k < taps; ++k) read(k);
+  int k = 0;
+#pragma unroll
+  for (int r = 0; r < most_residues; ++r) {
+    if ((Phases >> r & 1) == 0) continue;
+#pragma unroll
+    for (int n = 0; n < Tiles; ++n) {
+#pragma unroll
+      for (int m = 0; m < PixelTiles; ++m) multiply<Scalar, Strict, StepWords>(sums[r][n][m], a[m], b[k][n]);
+    }
+    ++k;
+  }
+  return w + taps * Tiles * 32 * fragment;
 }
 
 // A row of the input and all its channels: 16 columns in each of PixelTiles, 8 output channels in each of Tiles, the
 // phases of a batch. What is read of the input is multiplied with the weights of all phases that need it.
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
-CONVT_DEVICE void add_row(const Params& p, const uint32_t* row_x, const uint32_t* row_w, const Entry* entry,
+CONVT_DEVICE void add_row(const Params& p, const uint32_t* row_x, const uint32_t* w, const Entry* entry,
                           const Entry* end, float (&sums)[most_residues][Tiles][PixelTiles][4]) {
-  constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
   const int32_t pitch = XPixels ? p.t.word_pitch : p.t.pixel_pitch;
+  Entry e = *entry;
 #pragma unroll 1
-  for (; entry != end; ++entry) {
-    const Entry e = *entry;
-    const uint32_t *x = row_x + e.x, *w = row_w;
-    int32_t step = p.t.steps;
-#pragma unroll 1
-    do {
-      uint32_t a[PixelTiles][4] = {};
+  while (entry != end) {
+    const uint32_t* x = row_x + e.x;
+    const unsigned phases = e.phases;
+    e = *++entry;  // there is one behind the last
+    uint32_t a[PixelTiles][tile_words<Strict, StepWords>];
 #pragma unroll
-      for (int m = 0; m < 2 * PixelTiles; ++m) {
-        if constexpr (XPixels) {
-          a[m / 2][m % 2] = x[8 * m];
-          if constexpr (StepWords == 8) a[m / 2][m % 2 + 2] = (x + pitch)[8 * m];
-        } else if constexpr (StepWords == 8) {
-          const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
-          a[m / 2][m % 2] = v.x, a[m / 2][m % 2 + 2] = v.y;
-        } else {
-          a[m / 2][m % 2] = x[8 * m * pitch];
-        }
-      }
-      uint32_t low[PixelTiles][4];
+    for (int m = 0; m < 2 * PixelTiles; ++m) {
+      uint32_t* to = a[m / 2] + m % 2;
       if constexpr (Strict) {
 #pragma unroll
-        for (int m = 0; m < PixelTiles; ++m) {
-#pragma unroll
-          for (int q = 0; q < 4; ++q) {
-            const uint32_t high = device::to_tf32(__uint_as_float(a[m][q]));
-            low[m][q] = low_part(a[m][q], high);
-            a[m][q] = high;
-          }
+        for (int part = 0; part < 3; ++part) {
+          to[2 * part] = XPixels ? (x + 4 * part * pitch)[8 * m] : x[8 * m * pitch + 4 * part];
         }
+      } else if constexpr (XPixels) {
+        to[0] = x[8 * m];
+        if constexpr (StepWords == 8) to[2] = (x + pitch)[8 * m];
+      } else if constexpr (StepWords == 8) {
+        const uint2 v = *reinterpret_cast<const uint2*>(x + 8 * m * pitch);
+        to[0] = v.x, to[2] = v.y;
+      } else {
+        to[0] = x[8 * m * pitch];
       }
-#pragma unroll
-      for (int r = 0; r < most_residues; ++r) {
-        if (e.w[r] < 0) continue;
-        uint32_t b[Tiles][fragment];
-#pragma unroll
-        for (int n = 0; n < Tiles; ++n) {
-          const uint32_t* at = w + e.w[r] + n * 32 * fragment;
-          if constexpr (fragment == 4) {
-            const uint4 v = *reinterpret_cast<const uint4*>(at);
-            b[n][0] = v.x, b[n][1] = v.y, b[n][2] = v.z, b[n][3] = v.w;
-          } else if constexpr (fragment == 2) {
-            const uint2 v = *reinterpret_cast<const uint2*>(at);
-            b[n][0] = v.x, b[n][1] = v.y;
-          } else {
-            b[n][0] = *at;
-          }
-        }
-#pragma unroll
-        for (int n = 0; n < Tiles; ++n) {
-#pragma unroll
-          for (int m = 0; m < PixelTiles; ++m) {
-            if constexpr (Strict) {
-              // The small products first, and the tensor core's truncated sum for 8 channels only: the rest is added
-              // in float32.
-              float d[4] = {};
-              multiply<Scalar, Strict, StepWords>(d, low[m], b[n]);
-              multiply<Scalar, Strict, StepWords>(d, a[m], b[n] + 2);
-              multiply<Scalar, Strict, StepWords>(d, a[m], b[n]);
-#pragma unroll
-              for (int q = 0; q < 4; ++q) sums[r][n][m][q] += d[q];
-            } else {
-              multiply<Scalar, Strict, StepWords>(sums[r][n][m], a[m], b[n]);
-            }
-          }
-        }
-      }
-      x += XPixels ? StepWords * pitch : StepWords;
-      w += p.step_pitch;
-    } while (--step > 0);
+    }
+    const auto add = [&]<unsigned Phases>() {
+      w = add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, Phases>(a, w, sums);
+    };
+    if (phases == 7) {
+      add.template operator()<7>();
+    } else if (phases == 6) {
+      add.template operator()<6>();
+    } else if (phases == 3) {
+      add.template operator()<3>();
+    } else if (phases == 1) {
+      add.template operator()<1>();
+    } else if (phases == 2) {
+      add.template operator()<2>();
+    } else if (phases == 4) {
+      add.template operator()<4>();
+    } else {
+      add.template operator()<5>();
+    }
   }
+}
+
+// Keeps the compiler from setting a register once more where a loop begins.
+CONVT_DEVICE void keep(float& v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+f"(v));
+#endif
 }
 
 // Two outputs; 16-bit ones are rounded in one instruction.
@@ -542,90 +718,114 @@ CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
   }
 }
 
-template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
-CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, const uint32_t* weights,
-                               const uint32_t* ring, const int32_t* starts, const Entry* entries, const Place* places,
-                               Scalar* stage) {
-  constexpr int fragment = StepWords / 4 * (Strict ? 2 : 1);
+// What is the same in all steps about a unit of work: where its input columns and weights begin, its first output
+// channel of the block and how many its group has from there on, its first column of a phase and of the outputs, its
+// row and its first batch of phases.
+struct alignas(16) Unit {
+  int32_t x, w, channel, left, j, column, in_step, batch;
+};
+static_assert(sizeof(Unit) == unit_bytes);
+
+template <int Tiles, int PixelTiles>
+CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t index) {
+  const Tiling& t = p.t;
+  // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
+  uint32_t pixel_group = static_cast<uint32_t>(index);
+  uint32_t pass = p.unit_columns.divide(pixel_group);
+  uint32_t in_step = p.unit_passes.divide(pass);
+  Unit u{};
+  u.w = static_cast<int32_t>(pass) * p.unit_weights;
+  u.batch = static_cast<int32_t>(p.unit_rows.divide(in_step));
+  u.in_step = static_cast<int32_t>(in_step);
+  const auto group = static_cast<int32_t>(p.passes.divide(pass));
+  const int32_t tile = static_cast<int32_t>(pass) * Tiles;
+  u.j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles, u.column = u.j * p.w_axis.stride;
+  u.x = group * t.steps * t.step_words * t.word_parts * t.word_pitch + u.j * t.pixel_pitch;
+  u.channel = group * p.cout + tile * 8;  // of several groups, a block has all channels
+  u.left = group < p.groups - b.group ? (t.block_groups > 1 ? p.cout : b.channels) - tile * 8 : 0;
+  return u;
+}
+
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
+CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* weights, const uint32_t* ring,
+                               const Unit* units, const RowWork* works, const Start* starts, const Entry* entries,
+                               const Place* places, Scalar* stage) {
+  constexpr int fragment = Strict ? 4 : StepWords / 4;
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const int g = lane / 4, l = lane % 4;
-  const AxisParams& h = p.h;
   const AxisParams& w = p.w_axis;
 
   const int32_t columns = s.last - s.first;
   const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
-  const int32_t channels = t.block_groups > 1 ? p.cout : b.channels, groups = p.groups - b.group;
   // The first column of the step is the first one of the phases too.
   const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch + (s.input_column + g) * t.pixel_pitch);
-  const uint32_t* lane_w = weights + lane * fragment;
 
 #pragma unroll 1
-  for (int32_t unit = warp; unit < p.units; unit += warps) {
-    // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
-    uint32_t pixel_group = static_cast<uint32_t>(unit);
-    uint32_t pass = p.unit_columns.divide(pixel_group);
-    uint32_t in_step = p.unit_passes.divide(pass);
-    const auto first_batch = static_cast<int32_t>(p.unit_rows.divide(in_step));
-    const auto group = static_cast<int32_t>(p.passes.divide(pass));
-    const int32_t tile = static_cast<int32_t>(pass) * Tiles;
-    const int32_t j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles;
-    if (j * w.stride >= columns || static_cast<int32_t>(in_step) >= s.rows || group >= groups || tile * 8 >= channels) {
-      continue;
-    }
-    uint32_t residue_h = static_cast<uint32_t>(s.row) + in_step;
-    const auto jh = static_cast<int32_t>(p.stride_h.divide(residue_h));
-    const Phase ph = h.phases.of[residue_h];
-    if (ph.count == 0 && t.y_pixels) continue;  // see fill_rows
+  for (int32_t unit = warp; unit < t.units; unit += warps) {
+    const Unit u = units[unit];
+    if (u.column >= columns || u.in_step >= s.rows || u.left <= 0) continue;
+    const RowWork* rows = works + u.in_step * (t.kernel_rows + 1);
+    const RowWork head = *rows;
+    if (head.x == 0 && t.y_pixels) continue;  // see fill_rows
 
-    const uint32_t* x = lane_x + (group * t.steps * StepWords * t.word_pitch + j * t.pixel_pitch);
-    const uint32_t* wt = lane_w + (group * t.block_tiles + tile) * (32 * fragment);
-    const Place* unit_places = places + group * p.cout;  // of several groups, a block has all channels
-    const int32_t lane_place = (static_cast<int32_t>(in_step) * columns + (j + g) * w.stride) * column_step;
+    const uint32_t* x = lane_x + u.x;
+    const uint32_t* unit_w = weights + (u.w + lane * fragment);
+    const Place* unit_places = places + u.channel;
+    const int32_t lane_place = (u.in_step * columns + u.column + g * w.stride) * column_step;
 
 #pragma unroll 1
-    for (int32_t batch = first_batch; batch < t.batches; batch += t.unit_batches) {
-      const int32_t first_residue = batch * p.batch_residues;
+    for (int32_t batch = u.batch; batch < t.batches; batch += t.unit_batches) {
+      const Start start = starts[batch];
+      const int32_t first_residue = start.residue;
       const int32_t residues = smaller(p.batch_residues, w.stride - first_residue);
       float sums[most_residues][Tiles][PixelTiles][4];
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
-        const int32_t in_group = (tile + n) * 8 + 2 * l;
+        const int32_t in_unit = n * 8 + 2 * l;
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float bias = unit_places[smaller(in_group + e, channels - 1)].bias;
+          const float bias = unit_places[smaller(in_unit + e, u.left - 1)].bias;
 #pragma unroll
           for (int r = 0; r < most_residues; ++r) {
 #pragma unroll
-            for (int m = 0; m < PixelTiles; ++m) sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
+            for (int m = 0; m < PixelTiles; ++m) {
+              sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
+              keep(sums[r][n][m][e]), keep(sums[r][n][m][e + 2]);
+            }
           }
         }
       }
-      const Entry *first = entries + starts[batch], *end = entries + starts[batch + 1];
+      const Entry *first = entries + start.entry, *end = entries + start.end;
+      const uint32_t* batch_w = unit_w + start.fragment * (Tiles * 32 * fragment);
 #pragma unroll 1
-      for (int32_t i = 0; i < ph.count; ++i) {
-        const int32_t ih = jh + ph.top - i * h.input_step;
-        if (static_cast<uint32_t>(ih) >= static_cast<uint32_t>(h.in)) continue;
-        uint32_t slot = static_cast<uint32_t>(ih);
-        p.ring.divide(slot);
-        const uint32_t* row_x = x + static_cast<int32_t>(slot) * t.row_pitch;
-        const uint32_t* row_w = wt + (ph.tap + i * h.tap_step) * p.kernel_w * p.tap_pitch;
-        if (t.x_pixels) {
-          add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, true>(p, row_x, row_w, first, end, sums);
-        } else {
-          add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, false>(p, row_x, row_w, first, end, sums);
-        }
+      for (int32_t i = 1; i <= head.x; ++i) {
+        const RowWork row = rows[i];
+        if (row.x < 0) continue;
+        add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
       }
       const int32_t next = 8 * w.stride * column_step;
-      const bool whole = (j + 16 * PixelTiles) * w.stride <= columns;  // of all lanes
+      // Two phases beside each other, at an even place of the row in all lanes.
+      const bool pairwise = residues == 2 && (w.stride & 1) == 0 && (u.in_step * columns & 1) == 0;
+      const bool whole = u.column + 16 * PixelTiles * w.stride <= columns;  // of all lanes
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
-        const int32_t in_group = (tile + n) * 8 + 2 * l;
-        const Place* place = unit_places + in_group;
+        const int32_t valid = u.left - (n * 8 + 2 * l);
+        const Place* place = unit_places + (n * 8 + 2 * l);
         const int32_t lane_first = lane_place + first_residue * column_step;
-        if (whole && t.y_pixels && (tile + n) * 8 + 8 <= channels) {
+        if (whole && t.y_pixels && u.left >= n * 8 + 8) {
           // All lanes have all outputs: no checks, and the phases are neighbours.
           Scalar *to = stage + (place[0].at + lane_first), *second = stage + (place[1].at + lane_first);
+          if (pairwise && ((place[0].at | place[1].at) & 1) == 0) {
+#pragma unroll
+            for (int m = 0; m < 2 * PixelTiles; ++m) {
+              const float *even = &sums[0][n][m / 2][m % 2 * 2], *odd = &sums[1][n][m / 2][m % 2 * 2];
+              const float pair[2] = {even[0], odd[0]}, second_pair[2] = {even[1], odd[1]};
+              store<2>(to, pair), store<2>(second, second_pair);
+              to += next, second += next;
+            }
+            continue;
+          }
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
 #pragma unroll
@@ -638,11 +838,10 @@ CONVT_DEVICE void compute_step(const Params& p, const Block& b, const Step& s, c
           }
           continue;
         }
-        const int32_t valid = channels - in_group;
         if (valid <= 0) continue;
         Scalar* to = stage + (place[0].at + lane_first);
         const int32_t other = valid > 1 ? place[1].at - place[0].at : 0;
-        const int32_t left = columns - (j + g) * w.stride - first_residue;
+        const int32_t left = columns - u.column - g * w.stride - first_residue;
         // A lane whose second channel does not exist writes the first one's value to its place last.
 #pragma unroll
         for (int m = 0; m < 2 * PixelTiles; ++m) {
@@ -673,19 +872,30 @@ CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, cons
 #pragma unroll 1
     for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += warps) {
       const Place place = places[channel];
-      Elements<Scalar, vector> value;
-#pragma unroll
-      for (int i = 0; i < vector; ++i) store<1>(&value.v[i], &place.bias);
-      const int32_t first = place.at + in_step * columns, last = first + columns;
-      const int32_t whole_first = smaller((first + vector - 1) & -vector, last);
-      const int32_t whole_last = larger(last & -vector, whole_first);
-      Scalar* plane = stage;
-      if (first + lane < whole_first) plane[first + lane] = value.v[0];
-#pragma unroll 4
-      for (int32_t i = whole_first + lane * vector; i < whole_last; i += 32 * vector) {
-        *reinterpret_cast<Elements<Scalar, vector>*>(plane + i) = value;
+      uint32_t word;
+      Scalar value;
+      store<1>(&value, &place.bias);
+      if constexpr (sizeof(Scalar) == 4) {
+        word = __float_as_uint(value);
+      } else {
+        word = value.bits * 0x10001u;
       }
-      if (whole_last + lane < last) plane[whole_last + lane] = value.v[0];
+      const int32_t first = place.at + in_step * columns, last = first + columns;
+      const int32_t whole_first = (first + vector - 1) & -vector, whole_last = last & -vector;
+      if (first + lane < smaller(whole_first, last)) stage[first + lane] = value;
+      Scalar* at = stage + (whole_first + lane * vector);
+      const int32_t left = whole_last - whole_first - lane * vector;
+#pragma unroll 1
+      for (int32_t i = 0; i < left; i += 256 * vector) {
+#pragma unroll
+        for (int32_t k = 0; k < 8; ++k) {
+          if (i + k * 32 * vector < left) {
+            device::store_shared_16(device::shared_address(at + k * 32 * vector), word, word, word, word);
+          }
+        }
+        at += 256 * vector;
+      }
+      if (whole_last >= whole_first && whole_last + lane < last) stage[whole_last + lane] = value;
     }
   }
 }
@@ -697,37 +907,75 @@ CONVT_DEVICE void store_elements(Scalar* y, const Scalar* stage, int32_t from, i
   for (int32_t i = from + lane; i < to; i += 32) y[i] = stage[i];
 }
 
+// Whether the copy engine stores whole lines.
+CONVT_DEVICE bool stores_in_bulk(const Params& p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  return false;
+#else
+  return p.bulk;
+#endif
+}
+
 // Stores the whole lines of a step in the middle of a block's outputs, where each plane's begin and end at lines with
-// what was carried, and carries the rest into the next buffer. One warp has all planes' addresses, a lane each; the
-// warps take turns.
+// what was carried, and carries the rest into the next buffer. A warp has a plane at a time, as the copies of several
+// lanes are issued one after the other. A gap of rows without taps is stored from registers, with the rest of the line
+// in which it begins.
 template <class Scalar>
-CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
-                                    const Scalar* stage, Scalar* next_stage, int turn) {
-  constexpr int32_t line = Element<Scalar>::line;
+CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const Lines* lines,
+                                    const float* bias, Scalar* y, const Scalar* stage, Scalar* next_stage) {
+  constexpr int32_t line = Element<Scalar>::line, vector = 16 / sizeof(Scalar);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int32_t planes = t.y_pixels ? b.channels : 1, pitch = t.y_pixels ? t.channel_pitch : 0;
-  const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * p.plane_step;
-  for (int32_t plane = (warp + turn) % warps * 32 + lane; plane < planes; plane += 32 * warps) {
-    const int32_t offset = offsets[plane], from = offset + s.begin;
-    const int32_t origin = from & -line, carried = (from + length) & -line;
-    if (origin < carried) {
-      device::bulk_store(y + (plane * p.y_channel + (origin - offset)), stage + plane * pitch,
-                         static_cast<uint32_t>((carried - origin) * static_cast<int>(sizeof(Scalar))));
-    }
-  }
-  device::bulk_commit();
-#pragma unroll 2
+  const int32_t planes = t.y_pixels ? b.channels : 1, pitch = t.channel_pitch;
+#pragma unroll 1
   for (int32_t plane = warp; plane < planes; plane += warps) {
-    const int32_t from = offsets[plane] + s.begin, to = from + length;
-    const int32_t carried = to & -line, count = to - carried;
-    const Scalar* staged = stage + (plane * pitch + carried - (from & -line));
-    Scalar* next = next_stage + plane * pitch;
+    const Lines l = lines[plane];
+    const Scalar* from = stage + plane * pitch;
+    if (lane == 0 && l.whole > 0) {
+      device::bulk_store(y + l.y, from, static_cast<uint32_t>(l.whole) * sizeof(Scalar));
+    }
+    from += l.whole + lane;
+    Scalar* to = next_stage + (plane * pitch + lane);
+    if (s.gap == 0) {
+#pragma unroll
+      for (int32_t k = 0; k < line; k += 32) {
+        if (lane + k < l.carried) to[k] = from[k];
+      }
+      continue;
+    }
+    Scalar value;
+    store<1>(&value, bias + plane);
+    Scalar* global = y + (l.y + l.whole);
+    if (l.gap_end < line) {
+#pragma unroll
+      for (int32_t k = 0; k < line; k += 32) {
+        if (lane + k < l.gap_end) to[k] = lane + k < l.carried ? from[k] : value;
+      }
+      continue;
+    }
+    uint32_t word;
+    if constexpr (sizeof(Scalar) == 4) {
+      word = __float_as_uint(value);
+    } else {
+      word = value.bits * 0x10001u;
+    }
 #pragma unroll
     for (int32_t k = 0; k < line; k += 32) {
-      if (lane + k < count) next[lane + k] = staged[lane + k];
+      global[lane + k] = lane + k < l.carried ? from[k] : value;
+      if (lane + k < (l.gap_end & (line - 1))) to[k] = value;
+    }
+    Scalar* at = global + line + lane * vector;
+#pragma unroll 1
+    for (int32_t left = (l.gap_end & -line) - line - lane * vector; left > 0; left -= 128 * vector) {
+#pragma unroll
+      for (int32_t k = 0; k < 4; ++k) {
+        if (left > k * 32 * vector)
+          *reinterpret_cast<uint4*>(at + k * 32 * vector) = make_uint4(word, word, word, word);
+      }
+      at += 128 * vector;
     }
   }
+  device::bulk_commit();  // by all threads: a group is waited for as so many before the last one
 }
 
 // Stores a step's outputs where they are flat. Positions are counted from the line in which the plane begins. What lies
@@ -832,10 +1080,10 @@ CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, 
 }
 
 template <class Scalar>
-CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
-                             const Scalar* stage, Scalar* next_stage, bool bulk, int turn) {
+CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, const Lines* lines,
+                             const float* bias, Scalar* y, const Scalar* stage, Scalar* next_stage, bool bulk) {
   if (bulk && s.middle) {
-    store_whole_lines(p, b, s, offsets, y, stage, next_stage, turn);
+    store_whole_lines(p, b, s, lines, bias, y, stage, next_stage);
   } else if (p.t.flat) {
     store_lines(p, b, s, offsets, y, stage, next_stage, bulk);
   } else if (sizeof(Scalar) == 2 && p.store_width == 8) {
@@ -852,42 +1100,57 @@ CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, con
 // The rest of what is known about a step whose rows and columns are; `loaded` is the end of the input rows that there
 // are.
 template <int element_bytes>
-CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded, Step& s) {
-  uint32_t residue = static_cast<uint32_t>(s.row), last = static_cast<uint32_t>(larger(s.row + s.rows - 1, 0));
+CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded, int32_t ring_row, Step& s) {
+  uint32_t residue = static_cast<uint32_t>(s.row);
   const auto jh = static_cast<int32_t>(p.stride_h.divide(residue));
-  s.load_end = smaller(p.h.in, static_cast<int32_t>(p.stride_h.divide(last)) + p.h.phases.last + 1);
-  s.load_first = larger(larger(0, jh + p.h.phases.first), loaded);
-  uint32_t column = static_cast<uint32_t>(s.first);
-  s.input_column = static_cast<int32_t>(p.stride_w.divide(column)) - b.input_column;
+  s.jh = jh, s.residue = static_cast<int32_t>(residue);
+  uint32_t last = residue + static_cast<uint32_t>(larger(s.rows - 1, 0));
+  const int32_t last_jh = jh + (s.rows == 1 ? 0 : static_cast<int32_t>(p.stride_h.divide(last)));
+  s.load_end = smaller(p.h.in, last_jh + p.h.phases.last + 1);
+  const int32_t lowest = larger(0, jh + p.h.phases.first);
+  s.load_first = larger(lowest, loaded);
+  s.ring_row = lowest - ring_row < p.t.ring ? ring_row : ring_row + p.t.ring;
+  s.load_slot = s.load_first - s.ring_row;
+  if (s.load_slot >= p.t.ring) s.load_slot -= p.t.ring;
   s.begin = (s.row * p.w_axis.out + s.first) * p.plane_step;
   // What is stored ends at lines if neither the block's first outputs nor its last ones of a plane are in it.
   s.middle = p.t.strips == 1 &&
              s.begin - b.first_row * p.w_axis.out * p.plane_step >= static_cast<int32_t>(line_bytes / element_bytes) &&
              (s.last < b.last_column || s.row + s.rows < b.last_row);
-  s.busy = s.bare = false;
-#pragma unroll 1
-  for (int32_t i = 0; i < smaller(s.rows, p.h.stride); ++i) {
-    (p.h.phases.of[residue].count > 0 ? s.busy : s.bare) = true;
-    residue = static_cast<int32_t>(residue) + 1 == p.h.stride ? 0 : residue + 1;
+  const uint64_t every = (uint64_t{1} << smaller(larger(s.rows, 1), p.h.stride)) - 1;
+  const uint64_t here = (p.busy_rows | p.busy_rows << p.h.stride) >> residue & every;
+  s.busy = here != 0, s.bare = here != every;
+  // Only between rows with taps of the block.
+  s.gap = 0;
+  if (p.t.gaps && s.middle && s.busy && s.last == b.last_column && stores_in_bulk(p)) {
+    const int32_t gap = p.gaps[residue];
+    if (s.row + 1 + gap < b.last_row) s.gap = gap;
   }
 }
 
 template <int element_bytes>
 CONVT_DEVICE void first_step(const Params& p, const Block& b, Step& s) {
   s.row = b.first_row, s.rows = smaller(p.t.rows, b.last_row - b.first_row);
+  s.stage = 0, s.next_stage = static_cast<int32_t>(p.t.stage_bytes);
   s.first = b.first_column, s.last = smaller(b.first_column + p.part_columns, b.last_column);
-  describe_step<element_bytes>(p, b, 0, s);
+  s.input_column = b.first_input;
+  uint32_t lowest = static_cast<uint32_t>(larger(0, s.row / p.h.stride + p.h.phases.first));
+  describe_step<element_bytes>(p, b, 0, static_cast<int32_t>(p.ring.divide(lowest) * p.ring.divisor), s);
 }
 template <int element_bytes>
-CONVT_DEVICE void step_after(const Params& p, const Block& b, const Step& s, Step& n) {
-  n.row = s.row, n.rows = s.rows, n.first = s.last;
+CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
+  Step n;
+  n.row = s.row, n.rows = s.rows, n.first = s.last, n.input_column = s.input_column + p.part_inputs;
+  n.stage = s.next_stage, n.next_stage = n.stage + static_cast<int32_t>(p.t.stage_bytes);
+  if (n.next_stage == p.t.stages * static_cast<int32_t>(p.t.stage_bytes)) n.next_stage = 0;
   if (n.first >= b.last_column) {
-    n.first = b.first_column;
-    n.row = s.row + s.rows;
+    n.first = b.first_column, n.input_column = b.first_input;
+    n.row = s.row + s.rows + s.gap;
     n.rows = smaller(p.t.rows, b.last_row - n.row);
   }
   n.last = smaller(n.first + p.part_columns, b.last_column);
-  describe_step<element_bytes>(p, b, s.load_end, n);
+  describe_step<element_bytes>(p, b, s.load_end, s.ring_row, n);
+  return n;
 }
 
 CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
@@ -898,7 +1161,7 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   uint32_t strip = rest;
   rest = p.strips.divide(strip);
   uint32_t channel_block = rest;
-  p.channel_blocks.divide(channel_block);
+  const int64_t n = p.channel_blocks.divide(channel_block);
   b.first_row = chunk * t.chunk_rows;
   b.last_row = smaller(b.first_row + t.chunk_rows, p.h.out);
   b.owned_column = b.first_column = static_cast<int32_t>(strip) * t.strip_columns;
@@ -916,6 +1179,8 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
     b.channels = smaller(8 * t.block_tiles, p.cout - b.tile * 8);
   }
   b.input_column = (b.first_column / p.w_axis.stride + p.w_axis.phases.first) & -4;
+  b.first_input = b.first_column / p.w_axis.stride - b.input_column;
+  b.x = n * p.x_batch, b.y = n * p.y_batch + b.channel * p.y_channel;
   return b;
 }
 
@@ -928,36 +1193,40 @@ constexpr int resident_blocks(int tiles) {
 #endif
 }
 
-template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles>
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
 __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(const __grid_constant__ Params p) {
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
-  uint32_t* ring = reinterpret_cast<uint32_t*>(shared + t.weight_bytes);
-  unsigned char* stages = shared + t.weight_bytes + t.input_bytes;
-  static_assert(sizeof(Block) + 8 <= 64 && sizeof(Block) % 8 == 0, "see Tiling::table_bytes");
-  Block* shared_block = reinterpret_cast<Block*>(stages + t.stages * t.stage_bytes);
+  uint32_t* ring = reinterpret_cast<uint32_t*>(shared + t.places.ring);
+  unsigned char* stages = shared + t.places.stages;
+  Block* shared_block = reinterpret_cast<Block*>(shared + t.places.block);
+  static_assert(sizeof(Block) + 8 <= block_bytes && sizeof(Block) % 8 == 0);
   int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
-  int32_t* starts = reinterpret_cast<int32_t*>(reinterpret_cast<unsigned char*>(shared_block) + 64);
-  Step* steps = reinterpret_cast<Step*>(starts + most_stride + 4);  // of four in turn, which takes no registers
-  Entry* entries = reinterpret_cast<Entry*>(steps + 4);
-  int32_t* offsets = reinterpret_cast<int32_t*>(entries + p.kernel_w);
-  float* bias = reinterpret_cast<float*>(offsets + t.block_channels);
-  Place* places = reinterpret_cast<Place*>(bias + t.block_channels);  // of two steps in turn
+  Start* starts = reinterpret_cast<Start*>(shared + t.places.starts);
+  Step* steps = reinterpret_cast<Step*>(shared + t.places.steps);  // of four in turn, which takes no registers
+  Unit* units = reinterpret_cast<Unit*>(shared + t.places.units);
+  // Of two steps in turn.
+  const auto works = [&](int32_t turn) {
+    return reinterpret_cast<RowWork*>(shared + t.places.works) + turn * t.rows * (t.kernel_rows + 1);
+  };
+  const Items items(shared + t.places.items, early_loads(Strict) * block);
+  Lines* lines = reinterpret_cast<Lines*>(shared + t.places.lines);      // of four steps in turn
+  Place* places = reinterpret_cast<Place*>(shared + t.places.channels);  // of two steps in turn
+  Entry* entries = reinterpret_cast<Entry*>(shared + t.places.entries);
+  Order* order = reinterpret_cast<Order*>(shared + t.places.order);
+  int32_t* offsets = reinterpret_cast<int32_t*>(shared + t.places.offsets);
+  float* bias = reinterpret_cast<float*>(shared + t.places.bias);
   const int thread = static_cast<int>(threadIdx.x);
 
   if (thread == 0) *shared_block = make_block(p, blockIdx.x);
-  if (thread == 32) list_entries(p, starts, entries);
-  const auto n = static_cast<int64_t>(blockIdx.x / static_cast<uint32_t>(t.chunks * t.strips * t.channel_blocks));
+  if (thread == 32) list_entries(p, starts, entries, order);
   __syncthreads();
   const Block& b = *shared_block;
-  const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch;
-  Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch + b.channel * p.y_channel;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  const bool bulk = false;
-#else
-  const bool bulk = p.bulk;
-#endif
+  // From shared memory wherever they are used, which takes no registers.
+  const auto x = [&] { return static_cast<const Scalar*>(p.x) + b.x; };
+  const auto y = [&] { return static_cast<Scalar*>(p.y) + b.y; };
+  const bool bulk = stores_in_bulk(p);
 
   // Zeros where no input is ever loaded.
   for (int32_t i = thread; i < static_cast<int32_t>(t.input_bytes / 16); i += block) {
@@ -965,48 +1234,83 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   if (thread < 2) spoilt[thread] = 0;
   for (int32_t i = thread; i < b.channels; i += block) {
-    offsets[i] = t.flat ? static_cast<int32_t>(reinterpret_cast<uintptr_t>(y + i * (t.y_pixels ? p.y_channel : 0)) /
+    offsets[i] = t.flat ? static_cast<int32_t>(reinterpret_cast<uintptr_t>(y() + i * (t.y_pixels ? p.y_channel : 0)) /
                                                sizeof(Scalar) % Element<Scalar>::line)
                         : 0;
     bias[i] = 0;
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
+  for (int32_t i = thread; i < t.units; i += block) units[i] = make_unit<Tiles, PixelTiles>(p, b, i);
+  for (int32_t i = thread; i < early_loads(Strict) * block; i += block) {
+    items.put(i, make_item<Scalar, Strict, XPixels>(p, b, static_cast<uint32_t>(i)));
+  }
   if (thread == 0) {
     first_step<sizeof(Scalar)>(p, b, steps[0]);
-    step_after<sizeof(Scalar)>(p, b, steps[0], steps[1]);
+    steps[1] = step_after<sizeof(Scalar)>(p, b, steps[0]);
   }
   __syncthreads();
-  for (int32_t i = thread; i < b.channels; i += block) places[i] = place_of<Scalar>(p, steps[0], offsets, bias, i);
-  bool bad = load_weights<Scalar, Strict, StepWords>(p, b, weights);
-  load_rows<Scalar, Strict>(p, b, x, ring, spoilt, steps[0].load_first, steps[0].load_end, thread, block);
-  if (bad) *spoilt = 1;
+  for (int32_t i = thread; i < b.channels; i += block) {
+    place_channel<Scalar>(p, steps[0], offsets, bias, i, places, lines);
+  }
+  for (int32_t k = thread; k < steps[0].rows * t.kernel_rows; k += block) {
+    list_row(p, steps[0], static_cast<uint32_t>(k), works(0));
+  }
+  bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
+  if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
   __syncthreads();
 
-  const auto stage_of = [&](int32_t i) { return reinterpret_cast<Scalar*>(stages + i * t.stage_bytes); };
-  const auto stage_after = [&](int32_t i) { return i + 1 == t.stages ? 0 : i + 1; };
+  // Strict float32 of 16 channels has no registers to hold inputs in.
+  constexpr bool holds = !Strict || Tiles == 1;
+  const int32_t row_items = static_cast<int32_t>(p.load_middle.divisor * p.load_inner.divisor);
 #pragma unroll 1
-  for (int32_t i = 0, stage = 0; steps[i % 4].row < b.last_row; ++i) {
+  for (int32_t i = 0; steps[i % 4].row < b.last_row; ++i) {
     const Step& now = steps[i % 4];
     const Place* now_places = places + i % 2 * t.block_channels;
     const Step& next = steps[(i + 1) % 4];
+    const auto to = [&] { return reinterpret_cast<Scalar*>(stages + now.stage); };
     // By a warp that has less to do than others, if any has.
-    if (thread == block - 32) step_after<sizeof(Scalar)>(p, b, next, steps[(i + 2) % 4]);
+    if (thread == block - 32) {
+      const Step copy = next;
+      steps[(i + 2) % 4] = step_after<sizeof(Scalar)>(p, b, copy);
+    }
     if (next.row < b.last_row) {
       for (int32_t c = thread; c < b.channels; c += block) {
-        places[(i + 1) % 2 * t.block_channels + c] = place_of<Scalar>(p, next, offsets, bias, c);
+        place_channel<Scalar>(p, next, offsets, bias, c, places + (i + 1) % 2 * t.block_channels,
+                              lines + (i + 1) % 4 * t.block_channels);
       }
-      load_rows<Scalar, Strict>(p, b, x, ring, spoilt + (i + 1) % 2, next.load_first, next.load_end, thread, block);
+      // By other warps than what is above.
+      for (int32_t k = (thread + 64) % block; k < next.rows * t.kernel_rows; k += block) {
+        list_row(p, next, static_cast<uint32_t>(k), works((i + 1) % 2));
+      }
     }
-    if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, stage_of(stage));
+    const int32_t load_count = next.row < b.last_row ? (next.load_end - next.load_first) * row_items : 0;
+    Raw<Strict> raw;
+    if (holds && load_count > 0) {
+      Item early[early_loads(Strict)];
+      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
+      with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::read(p, x(), next, early, raw); });
+    }
+    if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, to());
     if (now.busy || !t.y_pixels) {
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles>(p, b, now, weights, ring, starts, entries, now_places,
-                                                                 stage_of(stage));
+      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2),
+                                                                          starts, entries, now_places, to());
     }
+    bool spoils = false;
+    if (holds && load_count > 0) {
+      Item early[early_loads(Strict)];
+      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
+      float check = 0;
+      with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::write(p, ring, next, early, raw, check); });
+      spoils = check != check;
+    }
+    constexpr int32_t held = holds ? early_loads(Strict) * block : 0;
+    if (load_count > held) spoils |= load_rows<Scalar, Strict, XPixels>(p, i + 1, held);
+    if (Strict && spoils) spoilt[(i + 1) % 2] = 1;
     // What was loaded for this step; the other one is for the next step.
     if (spoilt[i % 2] != 0) {
       spoilt[(i + 1) % 2] = 1;
       __syncthreads();
-      repair_step<Scalar, Strict>(p, b, now, ring, now_places, stage_of(stage));
+      repair_step<Scalar, Strict>(p, i);
     }
     // The next step's buffer is free.
     if (bulk) {
@@ -1018,8 +1322,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     device::fence_async_proxy();
     __syncthreads();
-    store_step(p, b, now, offsets, y, stage_of(stage), stage_of(stage_after(stage)), bulk, i);
-    stage = stage_after(stage);
+    store_step(p, b, now, offsets, lines + i % 4 * t.block_channels, bias, y(), to(),
+               reinterpret_cast<Scalar*>(stages + now.next_stage), bulk);
   }
   if (bulk) device::bulk_wait_read<0>();
 }

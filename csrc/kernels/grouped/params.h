@@ -34,11 +34,12 @@ struct Params {
   bool bulk;            // stores by the copy engine
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
   Divisor tiles, steps;                                  // of a weight's index
-  Divisor passes, stride_h, stride_w, ring;
+  Divisor passes, stride_h, ring, kernel_rows;
   Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
-  int32_t units;                                  // of a whole step: the work of one warp at a time
-  int32_t part_columns;                           // outputs of a row, of a step
-  int32_t step_pitch, tap_pitch;                  // words between fragments of weights
+  int32_t part_columns, part_inputs;              // outputs of a row, of a step; of a phase
+  uint8_t gaps[most_stride];                      // how many phases without taps follow each
+  uint64_t busy_rows;                             // a bit for each phase of rows that has taps
+  int32_t row_weights, unit_weights;              // words of weights: of a kernel row, of all of them
   int32_t batch_residues;                         // phases of a row that are computed together
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
   Divisor words;                                  // of a group
@@ -93,7 +94,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
     q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 4);
   } else {
     q.load_width = common_width(o.x, bytes, {q.x_batch, q.x_row, q.x_column, q.cin}, static_cast<int32_t>(16 / bytes));
-    q.load_width = bytes == 2 ? q.load_width / 2 : q.load_width;
+    if (t.words < p.in_channels_per_group()) q.load_width /= 2;  // pairs
   }
   q.load_width = std::max(q.load_width, 1);
   q.plane_step = static_cast<int32_t>(t.y_pixels ? 1 : p.out_channels);
@@ -105,13 +106,18 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.chunks = Divisor(t.chunks), q.strips = Divisor(t.strips), q.channel_blocks = Divisor(t.channel_blocks);
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
-  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w),
-  q.ring = Divisor(t.ring);
+  q.kernel_rows = Divisor(std::max(1, t.kernel_rows));
+  q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
   q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
-  q.units = t.part_tiles * passes * t.rows * t.unit_batches;
   q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
-  q.step_pitch = t.block_groups * t.block_tiles * 32 * t.fragment_words, q.tap_pitch = t.steps * q.step_pitch;
+  q.part_inputs = q.part_columns / q.w_axis.stride;
+  for (int64_t r = 0; r < p.stride_h; ++r) q.busy_rows |= uint64_t{q.h.phases.of[r].count > 0} << r;
+  for (int64_t r = 0; r < p.stride_h && t.gaps; ++r) {
+    while (q.h.phases.of[(r + 1 + q.gaps[r]) % p.stride_h].count == 0) ++q.gaps[r];
+  }
+  q.row_weights = q.kernel_w * t.steps * c.tiles * 32 * t.fragment_words;
+  q.unit_weights = q.kernel_h * q.row_weights;
   q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
   q.load_vectors = Divisor(vectors);
