@@ -47,9 +47,9 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
       const auto kernel = large_stride_kernel<Scalar, Strict, config.steps>;
       const cudaError_t error = prepared.prepare(kernel);
       if (error != cudaSuccess) return error;
-      const Tiling tiling = choose_tiling(problem);
+      const Tiling tiling = choose_tiling(problem, config.steps);
       const Params params = make_params(problem, tiling, operands);
-      kernel<<<grid, block, static_cast<size_t>(tiling.shared_bytes()), stream>>>(params);
+      kernel<<<grid, block, static_cast<size_t>(tiling.shared_bytes(config.steps)), stream>>>(params);
     }
     return cudaGetLastError();
   }
