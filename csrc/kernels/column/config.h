@@ -35,8 +35,8 @@ inline constexpr int32_t most_columns = 256;   // taps times output channels of 
 inline constexpr int32_t block_pixels = 32;    // of a warp's accumulators
 inline constexpr int32_t group_pixels = 4;     // neighbours in a row, which a lane holds
 inline constexpr int32_t chunk_channels = 16;  // input channels of a step
-// In shared memory: two tiles' own numbers, the warps' work, tables for the two tiles.
-inline constexpr int32_t tile_bytes = 64, work_offset = 128, table_offset = 384;
+// In shared memory: the numbers of three tiles and of each warp's first one, the warps' work, tables for two tiles.
+inline constexpr int32_t tile_bytes = 64, work_offset = 19 * tile_bytes, table_offset = work_offset + 256;
 inline constexpr int32_t most_weight_bytes = 96 << 10;  // of shared memory, unless one step takes more
 inline constexpr int32_t most_splits = 16;              // of the channels
 

@@ -133,13 +133,13 @@ CONVT_DEVICE Extent extent_of(const Axis<int32_t>& a, const Placement& at, int32
   return {out, to - a.padding - out, low, larger(0, high - low)};
 }
 
-struct Tile {
+struct alignas(16) Tile {
   int64_t image, group;
   Extent rows, columns;
   int32_t row_groups;  // of pixels
   float inverse;       // of row_groups
 };
-static_assert(sizeof(Tile) <= tile_bytes && 2 * tile_bytes <= work_offset);
+static_assert(sizeof(Tile) == tile_bytes && 19 * tile_bytes <= work_offset);
 
 // Of a warp, in one pass.
 struct Work {
@@ -303,14 +303,14 @@ CONVT_DEVICE Taps<int32_t> taps_of(const Axis<int32_t>& a, const Divisor& stride
 // Where the products of each output row and column of the tile are.
 CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
   const int32_t width = tile.row_groups * group_pixels;
+#pragma unroll 1
   for (int32_t i = blockDim.x - 1 - threadIdx.x; i < tile.rows.outs + tile.columns.outs; i += blockDim.x) {
-    if (i < tile.rows.outs) {
-      const Taps<int32_t> v = taps_of(p.h, p.stride_h, tile.rows.out + i);
-      table[i] = {v.tap * p.w_axis.kernel * p.pitch + (v.position - tile.rows.in) * width, v.count};
-    } else {
-      const Taps<int32_t> v = taps_of(p.w_axis, p.stride_w, tile.columns.out + i - tile.rows.outs);
-      table[i] = {v.tap * p.pitch + v.position - tile.columns.in, v.count};
-    }
+    const bool row = i < tile.rows.outs;
+    const Axis<int32_t>& axis = row ? p.h : p.w_axis;
+    const Extent& extent = row ? tile.rows : tile.columns;
+    const Taps<int32_t> v = taps_of(axis, row ? p.stride_h : p.stride_w, extent.out + (row ? i : i - tile.rows.outs));
+    const int32_t pitch = row ? p.w_axis.kernel * p.pitch : p.pitch;
+    table[i] = {v.tap * pitch + (v.position - extent.in) * (row ? width : 1), v.count};
   }
 }
 
@@ -451,26 +451,28 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
   const int32_t g = lane / 4, t = lane % 4;
   float* products = reinterpret_cast<float*>(shared + p.column_offset);
   // What is needed again only at the end is kept in shared memory, not in registers.
-  const auto tile_at = [&](int32_t slot) -> Tile& { return *reinterpret_cast<Tile*>(shared + slot * tile_bytes); };
-  const auto table_at = [&](int32_t slot) {
-    return reinterpret_cast<Entry*>(shared + table_offset + slot * p.table_bytes);
+  // Each warp finds the first tile for itself, without waiting for another one.
+  const auto tile_at = [&](uint32_t turn) -> Tile& {
+    return reinterpret_cast<Tile*>(shared)[turn > 0 ? turn % 3 : 3 + threadIdx.x / 32];
+  };
+  const auto table_at = [&](uint32_t turn) {
+    return reinterpret_cast<Entry*>(shared + table_offset + static_cast<int32_t>(turn % 2) * p.table_bytes);
   };
   Work& work = *(reinterpret_cast<Work*>(shared + work_offset) + threadIdx.x / 32);
-  if (threadIdx.x == 0) tile_at(0) = tile_of(p, blockIdx.x);
-  __syncthreads();
+  if (lane == 0) tile_at(0) = tile_of(p, blockIdx.x);
+  __syncwarp();
   const int32_t weight_bytes =
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
-  int32_t slot = 0, pass = 0;
-  bool gathers = false, staged = false;
+  int32_t pass = 0;
 #pragma unroll 1
-  for (uint32_t index = blockIdx.x;;) {
-    const bool more = index < static_cast<uint32_t>(p.tiles);
-    const Tile& tile = tile_at(slot);
+  for (uint32_t turn = 0;;) {
+    const auto more = [&](uint32_t t) { return blockIdx.x + t * gridDim.x < static_cast<uint32_t>(p.tiles); };
+    const Tile& tile = tile_at(turn);
     Raw<Scalar> raw[depth];
     bool idle = true;  // as a whole warp
-    if (more) {
+    if (more(turn)) {
       const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
       uint32_t split = task;
       uint32_t column_block = p.splits.divide(split);
@@ -484,15 +486,19 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
         if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
       }
     }
-    if (gathers) gather<Scalar>(p, tile_at(slot ^ 1), table_at(slot ^ 1), products);
-    if (!more) return;
+    if (turn > 0 && pass == 0) gather<Scalar>(p, tile_at(turn - 1), table_at(turn - 1), products);
+    if (!more(turn)) return;
+    // Others may still read this tile and the last one.
+    if (pass == 0 && threadIdx.x == 0 && more(turn + 1)) {
+      tile_at(turn + 1) = tile_of(p, blockIdx.x + (turn + 1) * gridDim.x);
+    }
     float sums[Tiles][2][4];
     for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
-      const bool stages = !staged || first_chunk > 0;
+      const bool stages = !p.keeps_weights || (turn == 0 && pass == 0);
       if (first_chunk > 0) __syncthreads();
       if (stages) load_weights<Scalar, 4>(p, tile.group, first_chunk, shared);
       if (first_chunk == 0) {
-        if (pass == 0) fill_table(p, tile, table_at(slot));
+        if (pass == 0) fill_table(p, tile, table_at(turn));
 #pragma unroll
         for (int i = 0; i < Tiles; ++i) {
 #pragma unroll
@@ -522,7 +528,6 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
         }
       }
     }
-    staged = p.keeps_weights;
     if (!idle) {
       const Work mine = work;
       float* first = products + mine.split * column_words + mine.pixel_block * block_pixels + 4 * g;
@@ -539,21 +544,18 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
       }
     }
     if (++pass < p.passes) {
-      gathers = false;
       // The weights may be overwritten, and the warp's work.
-      if (!staged) __syncthreads();
+      if (!p.keeps_weights) __syncthreads();
       __syncwarp();
       continue;
     }
-    pass = 0, index += gridDim.x;
-    // Nobody reads the tile before this one any more.
-    if (threadIdx.x == 0 && index < static_cast<uint32_t>(p.tiles)) tile_at(slot ^ 1) = tile_of(p, index);
+    pass = 0;
     __syncthreads();
     if (p.splits.divisor > 1) {
       add_splits(p, live_groups(tile), products);
       __syncthreads();
     }
-    slot ^= 1, gathers = true;
+    ++turn;
   }
 }
 
