@@ -132,8 +132,8 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       continue;
     }
     if (t.depth > most) {
-      refused("takes at most " + std::to_string(most * channels) + " input channels times taps of a phase, not " +
-              std::to_string(t.depth * channels));
+      refused("takes at most " + std::to_string(most * channels) + " input channels, padded to " +
+              std::to_string(channels) + ", times taps of a phase, not " + std::to_string(t.depth * channels));
       continue;
     }
     if (t.shared_bytes(config.steps) > device.shared_memory_per_block || t.plane * (t.pairs + 1) >= 1 << 26) {
