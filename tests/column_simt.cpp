@@ -129,8 +129,13 @@ bool run(int32_t row) {
   const int64_t shared = column::resources(p, c, column::choose_tiling(p, c.pixel_blocks, last)).shared_bytes();
   const auto with_tiles = [&]<int Tiles>() {
     simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(shared), [&] {
-      last ? column::column_kernel<Scalar, Strict, true, Tiles>(params)
-           : column::column_kernel<Scalar, Strict, false, Tiles>(params);
+      if (params.vectors) {
+        last ? column::column_kernel<Scalar, Strict, true, true, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, true, Tiles>(params);
+      } else {
+        last ? column::column_kernel<Scalar, Strict, true, false, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, false, Tiles>(params);
+      }
     });
   };
   switch (c.tiles) {

@@ -14,10 +14,13 @@ namespace convt::column {
 template <class Scalar>
 constexpr int words_of_4 = static_cast<int>(sizeof(Scalar));
 
-// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel].
-template <class Scalar>
+// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel]. 16-bit elements that
+// are loaded alone stay alone: putting two together would wait for both.
+template <class Scalar, bool Vectors>
+constexpr int raw_words = Vectors ? words_of_4<Scalar> : 4;
+template <class Scalar, bool Vectors>
 struct Raw {
-  uint32_t word[4][words_of_4<Scalar>];
+  uint32_t word[4][raw_words<Scalar, Vectors>];
 };
 
 template <class Scalar>
@@ -47,36 +50,26 @@ struct Pixels {
   int32_t count;
 };
 
-template <class Scalar, bool ChannelsLast>
-CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar>& raw) {
+template <class Scalar, bool ChannelsLast, bool Vectors>
+CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, Vectors>& raw) {
   const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
   const int32_t channels = p.channels - channel;  // from here on
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int j = 0; j < words_of_4<Scalar>; ++j) raw.word[i][j] = 0;
+    for (int j = 0; j < raw_words<Scalar, Vectors>; ++j) raw.word[i][j] = 0;
   }
   const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
   const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
-  if (p.vectors) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i, from += step) {
+  for (int i = 0; i < 4; ++i, from += step) {
+    if constexpr (Vectors) {
       if (i < rows && inner > 0) load_vector(from, raw.word[i]);
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i, from += step) {
+    } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (i < rows && j < inner) {
-          const uint32_t bits = bits_at(from + j);
-          if constexpr (sizeof(Scalar) == 4) {
-            raw.word[i][j] = bits;
-          } else {
-            raw.word[i][j / 2] |= bits << 16 * (j % 2);
-          }
-        }
+        if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
       }
     }
   }
@@ -89,8 +82,8 @@ struct Fragments {
   uint32_t high[2][steps][4], low[Strict ? 2 : 1][Strict ? steps : 1][4];
 };
 
-template <class Scalar, bool Strict, bool ChannelsLast>
-CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) {
+template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors>
+CONVT_DEVICE void convert(const Raw<Scalar, Vectors>& raw, Fragments<Scalar, Strict>& a) {
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
 #pragma unroll
@@ -109,7 +102,11 @@ CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) 
         }
       } else {
         const int channels = r / 2;  // a pair of them
-        if constexpr (ChannelsLast) {
+        if constexpr (!Vectors) {
+          const uint32_t low = ChannelsLast ? raw.word[pixel][2 * channels] : raw.word[2 * channels][pixel];
+          const uint32_t high = ChannelsLast ? raw.word[pixel][2 * channels + 1] : raw.word[2 * channels + 1][pixel];
+          a.high[pair][0][r] = low | high << 16;
+        } else if constexpr (ChannelsLast) {
           a.high[pair][0][r] = raw.word[pixel][channels];
         } else {
           a.high[pair][0][r] =
@@ -442,10 +439,10 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
   }
 }
 
-template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
+template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
 __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int depth = depth_of(sizeof(Scalar), Strict);
+  constexpr int depth = depth_of(sizeof(Scalar), Strict, Vectors);
   unsigned char* shared = device::dynamic_shared_memory();
   const int32_t lane = threadIdx.x % 32;
   const int32_t g = lane / 4, t = lane % 4;
@@ -470,7 +467,7 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
   for (uint32_t turn = 0;;) {
     const auto more = [&](uint32_t t) { return blockIdx.x + t * gridDim.x < static_cast<uint32_t>(p.tiles); };
     const Tile& tile = tile_at(turn);
-    Raw<Scalar> raw[depth];
+    Raw<Scalar, Vectors> raw[depth];
     bool idle = true;  // as a whole warp
     if (more(turn)) {
       const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
@@ -483,7 +480,7 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
 #pragma unroll
       for (int i = 0; i < depth; ++i) {
         const auto chunk = static_cast<int32_t>(split + i * p.splits.divisor);
-        if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
+        if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast, Vectors>(p, at, chunk, raw[i]);
       }
     }
     if (turn > 0 && pass == 0) gather<Scalar>(p, tile_at(turn - 1), table_at(turn - 1), products);
@@ -519,12 +516,12 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
           const int32_t chunk = first + i * splits, later = chunk + depth * splits;
           if (chunk >= end) break;
           Fragments<Scalar, Strict> a;
-          convert<Scalar, Strict, ChannelsLast>(raw[i], a);
+          convert<Scalar, Strict, ChannelsLast, Vectors>(raw[i], a);
           const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
                                          (mine.column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
           multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
           // In the registers of the fragments: there are none to spare.
-          if (later < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+          if (later < p.chunks) load_chunk<Scalar, ChannelsLast, Vectors>(p, at, later, raw[i]);
         }
       }
     }

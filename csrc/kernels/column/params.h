@@ -65,8 +65,8 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
-  // Whole rounds of all splits and of the inputs on their way.
-  const int32_t round = r.splits * depth_of(size, strict);
+  // Whole rounds of all splits and of the inputs on their way, of whichever kernel.
+  const int32_t round = r.splits * depth_of(size, strict, true);
   const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
   r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
   const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
