@@ -29,9 +29,9 @@ constexpr bool compiled(const Config& c, bool strict) { return !strict || c.step
 constexpr int32_t resident_blocks(int32_t steps, bool strict) {
   return steps > (strict ? 6 : 12) ? (strict ? 2 : 3) : strict ? 3 : 4;
 }
-// 16-bit inputs on their way take twice the registers.
-constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes) {
-  return tile_columns > 64 || element_bytes == 2 ? 2 : 3;
+// 16-bit inputs on their way take twice the registers; strict float32 has two numbers of each operand.
+constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes, bool strict) {
+  return tile_columns > 64 || element_bytes == 2 || strict ? 2 : 3;
 }
 
 inline constexpr int32_t block = 128;                   // threads

@@ -5,6 +5,7 @@
 // both tiles, are the phases 4 t ... 4 t + 3.
 #pragma once
 
+#include "../load_if.h"
 #include "../tf32.h"
 #include "params.h"
 
@@ -40,19 +41,12 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
 // The weights of phases r and r + 1, as bits: one word of 16-bit types if they lie together.
 template <class Scalar>
 CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[2]) {
-  to[0] = to[1] = 0;
   if (p.load_pairs) {
-    if (valid > 1) {
-      if constexpr (sizeof(Scalar) == 4) {
-        const uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
-        to[0] = v.x, to[1] = v.y;
-      } else {
-        to[0] = __ldg(reinterpret_cast<const uint32_t*>(from));
-      }
-    }
+    to[1] = 0;
+    load_if<2 * sizeof(Scalar)>(valid > 1, from, to);
   } else {
-    if (valid > 0) to[0] = bits_at(from);
-    if (valid > 1) to[1] = bits_at(from + p.w_column_stride);
+    load_if<sizeof(Scalar)>(valid > 0, from, to);
+    load_if<sizeof(Scalar)>(valid > 1, from + p.w_column_stride, to + 1);
   }
 }
 
