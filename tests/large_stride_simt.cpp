@@ -166,8 +166,10 @@ bool run(int32_t row) {
       const large_stride::Tiling tiling = large_stride::choose_tiling(p, config.steps);
       const large_stride::Params params = large_stride::make_params(p, tiling, operands);
       simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
-                   static_cast<size_t>(tiling.shared_bytes(config.steps)),
-                   [&] { large_stride::large_stride_kernel<Scalar, Strict, config.steps>(params); });
+                   static_cast<size_t>(tiling.shared_bytes(config.steps)), [&] {
+                     params.load_pairs ? large_stride::large_stride_kernel<Scalar, Strict, true, config.steps>(params)
+                                       : large_stride::large_stride_kernel<Scalar, Strict, false, config.steps>(params);
+                   });
     }
   };
   [&]<int... Rows>(std::integer_sequence<int, Rows...>) {

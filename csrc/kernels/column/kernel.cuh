@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../tf32.h"
+#include "../touch.h"
 #include "params.h"
 
 namespace convt::column {
@@ -456,6 +457,7 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
     return reinterpret_cast<Entry*>(shared + table_offset + static_cast<int32_t>(turn % 2) * p.table_bytes);
   };
   Work& work = *(reinterpret_cast<Work*>(shared + work_offset) + threadIdx.x / 32);
+  const uint32_t touched = touch(p, blockIdx.y);
   if (lane == 0) tile_at(0) = tile_of(p, blockIdx.x);
   __syncwarp();
   const int32_t weight_bytes =
@@ -463,6 +465,8 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
   int32_t pass = 0;
+  // Where a later tile's numbers come.
+  if (threadIdx.x == 0) *reinterpret_cast<volatile uint32_t*>(shared) = touched;
 #pragma unroll 1
   for (uint32_t turn = 0;;) {
     const auto more = [&](uint32_t t) { return blockIdx.x + t * gridDim.x < static_cast<uint32_t>(p.tiles); };

@@ -7,6 +7,7 @@
 
 #include "../load_if.h"
 #include "../tf32.h"
+#include "../touch.h"
 #include "params.h"
 
 namespace convt::large_stride {
@@ -39,9 +40,9 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
 }
 
 // The weights of phases r and r + 1, as bits: one word of 16-bit types if they lie together.
-template <class Scalar>
+template <class Scalar, bool Pairs>
 CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[2]) {
-  if (p.load_pairs) {
+  if constexpr (Pairs) {
     to[1] = 0;
     load_if<2 * sizeof(Scalar)>(valid > 1, from, to);
   } else {
@@ -57,22 +58,22 @@ struct Phases {
 
 // A pair of words of K of the lane's two phases, as they come from memory: finish_weights() makes them operands.
 // `from` is the pair's first weight of the lane's first phase.
-template <class Scalar>
+template <class Scalar, bool Pairs>
 CONVT_DEVICE void load_weights(const Params& p, const Scalar* from, const Weights& k, const Phases& r,
                                uint32_t (&to)[2][2]) {
   const int32_t valid = r.row < k.rows ? smaller(r.count, k.columns - r.column) : 0;
 #pragma unroll
   for (int word = 0; word < 2; ++word) {
     if constexpr (sizeof(Scalar) == 4) {
-      load_phases(p, from, word < k.channels ? valid : 0, to[word]);
+      load_phases<Scalar, Pairs>(p, from, word < k.channels ? valid : 0, to[word]);
       from += p.w_in_stride;
     } else {
       uint32_t low[2], high[2];
-      load_phases(p, from, 2 * word < k.channels ? valid : 0, low);
+      load_phases<Scalar, Pairs>(p, from, 2 * word < k.channels ? valid : 0, low);
       from += p.w_in_stride;
-      load_phases(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
+      load_phases<Scalar, Pairs>(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
       from += p.w_in_stride;
-      if (p.load_pairs) {
+      if constexpr (Pairs) {
         to[word][0] = low[0], to[word][1] = high[0];
       } else {
         to[word][0] = low[0] | high[0] << 16, to[word][1] = low[1] | high[1] << 16;
@@ -81,16 +82,14 @@ CONVT_DEVICE void load_weights(const Params& p, const Scalar* from, const Weight
   }
 }
 
-template <class Scalar, bool Strict>
-CONVT_DEVICE void finish_weights(const Params& p, uint32_t (&b)[2][2]) {
+template <class Scalar, bool Strict, bool Pairs>
+CONVT_DEVICE void finish_weights(uint32_t (&b)[2][2]) {
 #pragma unroll
   for (int word = 0; word < 2; ++word) {
-    if constexpr (sizeof(Scalar) == 2) {
-      if (p.load_pairs) {
-        const uint32_t low = b[word][0], high = b[word][1];
-        b[word][0] = __byte_perm(low, high, 0x5410), b[word][1] = __byte_perm(low, high, 0x7632);
-      }
-    } else if constexpr (!Strict) {
+    if constexpr (sizeof(Scalar) == 2 && Pairs) {
+      const uint32_t low = b[word][0], high = b[word][1];
+      b[word][0] = __byte_perm(low, high, 0x5410), b[word][1] = __byte_perm(low, high, 0x7632);
+    } else if constexpr (sizeof(Scalar) == 4 && !Strict) {
       b[word][0] = tf32_operand(b[word][0]), b[word][1] = tf32_operand(b[word][1]);
     }
   }
@@ -136,12 +135,14 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t first_row, int32_t position
           (p.first_q_w + static_cast<int32_t>(q)) * p.w_axis.stride - p.w_axis.padding};
 }
 
-template <class Scalar, bool Strict, int Steps>
-__global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
+template <class Scalar, bool Strict, bool Pairs, int Steps>
+__global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
     large_stride_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
   unsigned char* shared = device::dynamic_shared_memory();
   constexpr int32_t pairs = Steps * step_pairs;
+  const auto block = static_cast<int32_t>(blockDim.x);
+  const uint32_t touched = touch(p, blockIdx.y);
   auto* positions = reinterpret_cast<Position*>(shared);
   auto* of_weights = reinterpret_cast<Weights*>(positions + p.positions);
   auto* offsets = reinterpret_cast<int32_t*>(of_weights + pairs);
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   uint32_t row_block = p.blocks.divide(task);
   uint32_t group = p.row_blocks.divide(row_block);
   const int64_t image = p.groups.divide(group);
-  task = task * (block / 32) + threadIdx.x / 32;
+  task = task * (blockDim.x / 32) + threadIdx.x / 32;
   const bool idle = task >= static_cast<uint32_t>(p.phase_tasks);
   const Scalar* x =
       static_cast<const Scalar*>(p.x) + image * p.x_batch_stride + group * p.channels * p.x_channel_stride;
@@ -171,24 +172,25 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
       const int32_t in_column = static_cast<int32_t>(column) + first_in_column;
       const bool exists = static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
                           static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in);
-      stage(exists ? x + (in_row * p.x_row_stride + in_column * p.x_column_stride) : nullptr, inputs + 2 * i);
+      stage(x + (in_row * p.x_row_stride + in_column * p.x_column_stride), exists, inputs + 2 * i);
     }
   };
   if constexpr (sizeof(Scalar) == 4) {
-    stage_inputs([&](const Scalar* from, uint32_t* pixel) {
+    stage_inputs([&](const Scalar* from, bool inside, uint32_t* pixel) {
       device::SharedAddress to = device::shared_address(pixel);
 #pragma unroll 1
       for (int32_t pair = 0; pair < p.pairs; ++pair, to += 4 * p.plane) {
 #pragma unroll
         for (int word = 0; word < 2; ++word) {
-          const bool exists = from != nullptr && 2 * pair + word < p.channels;
+          const bool exists = inside && 2 * pair + word < p.channels;
           device::cp_async<4>(to + 4 * word, exists ? from : x, exists ? 4 : 0);
-          if (from != nullptr) from += p.x_channel_stride;
+          from += p.x_channel_stride;
         }
       }
     });
     device::cp_async_commit();
   }
+  if (thread == 0) *reinterpret_cast<volatile uint32_t*>(positions) = touched;
   // Behind the last word of K: weights that do not exist, and a plane of zeros.
   for (int32_t i = thread; i < pairs; i += block) {
     auto pair = static_cast<uint32_t>(i);
@@ -223,7 +225,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
       const Weights k = of_weights[step * step_pairs + t];
-      load_weights<Scalar>(p, from + k.offset, k, mine, b[step]);
+      load_weights<Scalar, Pairs>(p, from + k.offset, k, mine, b[step]);
     }
   }
 
@@ -246,7 +248,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
     device::cp_async_wait<0>();
     if constexpr (!Strict) {
       // Each thread rounds what it has copied itself.
-      stage_inputs([&](const Scalar*, uint32_t* pixel) {
+      stage_inputs([&](const Scalar*, bool, uint32_t* pixel) {
 #pragma unroll 4
         for (int32_t pair = 0; pair < p.pairs; ++pair, pixel += p.plane) {
           uint2& words = *reinterpret_cast<uint2*>(pixel);
@@ -255,22 +257,30 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
       });
     }
   } else {
-    stage_inputs([&](const Scalar* from, uint32_t* pixel) {
-#pragma unroll 4
-      for (int32_t pair = 0; pair < p.pairs; ++pair, pixel += p.plane) {
-        uint32_t v[4] = {0, 0, 0, 0};
+    // Loads of several pairs, before the first of them is put together.
+    constexpr int batch = Steps > 12 ? 2 : 4;
+    stage_inputs([&](const Scalar* from, bool exists, uint32_t* pixel) {
+#pragma unroll 1
+      for (int32_t first = 0; first < p.pairs; first += batch) {
+        uint32_t v[batch][4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if (from != nullptr && 4 * pair + i < p.channels) v[i] = bits_at(from + (4 * pair + i) * p.x_channel_stride);
+        for (int i = 0; i < 4 * batch; ++i) {
+          load_if<2>(exists && 4 * first + i < p.channels, from, &v[i / 4][i % 4]);
+          from += p.x_channel_stride;
         }
-        *reinterpret_cast<uint2*>(pixel) = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
+#pragma unroll
+        for (int i = 0; i < batch; ++i, pixel += p.plane) {
+          if (first + i < p.pairs) {
+            *reinterpret_cast<uint2*>(pixel) = make_uint2(v[i][0] | v[i][1] << 16, v[i][2] | v[i][3] << 16);
+          }
+        }
       }
     });
   }
   __syncthreads();
   if (idle) return;
 #pragma unroll
-  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict>(p, b[step]);
+  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict, Pairs>(b[step]);
 
   // The lane's four outputs of a position.
   uint32_t first_column = phase_block * warp_phases + 4 * t;

@@ -148,22 +148,23 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     }
     Candidate c = fitting(Algorithm::large_stride, config.name, row);
     c.plan.grid = blocks;
-    c.plan.block = large_stride::block;
+    c.plan.block = 32 * t.warps;
     const double multiprocessors = device.multiprocessors;
     // Of the issue slots of a multiprocessor, at 1.7 GHz: staging its inputs, a round of 32 positions for each warp.
-    const double steps = config.steps;
+    const double steps = config.steps, warps = static_cast<double>(t.warps);
     const double rounds = static_cast<double>(t.positions()) / large_stride::loop_positions;
-    const double instructions = static_cast<double>(2 * t.pairs * t.in_rows * t.in_columns) / 32 * 12 +
-                                4 * rounds * (120 + steps * (strict ? 90 : 14)) + 4 * 30 * steps;
-    const double busy = instructions / 4 / 1.7e9;
-    const double waves = std::max(
-        1.0, static_cast<double>(blocks) / (multiprocessors * large_stride::resident_blocks(config.steps, strict)));
+    const double staging = static_cast<double>(2 * t.pairs * t.in_rows * t.in_columns) / 32 * 12;
+    const double instructions = staging + warps * (rounds * (120 + steps * (strict ? 90 : 14)) + 30 * steps);
+    const double resident = std::max(1.0, std::floor(large_stride::resident_warps(config.steps, strict) / warps));
+    const double waves = std::max(1.0, static_cast<double>(blocks) / (multiprocessors * resident));
+    // Few warps wait for memory: half of the issue slots are used.
+    const double busy = instructions / 4 / 1.7e9 * 2;
     c.estimated_seconds =
-        launch_seconds + 1e-6 +
+        launch_seconds + 3e-6 +
         std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.8,
                  std::max(waves * 1.5e-6, std::ceil(static_cast<double>(blocks) / multiprocessors) * busy)) +
-        // More registers, fewer warps.
-        1e-7 * config.steps / 6;
+        // More registers, more code.
+        5e-7 * config.steps / 6;
     out.push_back(c);
   }
 }
