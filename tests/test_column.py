@@ -88,7 +88,7 @@ def test_one_small_image_fills_the_gpu():
     x, w = torch.empty(PIX2PIX.x_shape, device="meta"), torch.empty(PIX2PIX.w_shape, device="meta")
     fitting = [c for c in candidates(PIX2PIX).values() if c.fits]
     best = min(fitting, key=lambda c: c.estimated_seconds)
-    assert best.configuration == "n48_p192"
+    assert best.configuration.startswith("n48_p192")
     assert best.plan.grid > 0.9 * 132
     assert convt.explain(x, w, device="h200", **PIX2PIX.arguments).algorithm == "column"
 

@@ -40,11 +40,12 @@ inline constexpr int32_t tile_bytes = 64, work_offset = 19 * tile_bytes, table_o
 inline constexpr int32_t most_weight_bytes = 96 << 10;  // of shared memory, unless one step takes more
 inline constexpr int32_t most_splits = 16;              // of the channels
 
-// Steps whose inputs a warp has on their way, in registers: 32 of them, 16 for strict float32. `vectors` says whether 4
-// elements are loaded at once.
-constexpr int32_t depth_of(int64_t element_bytes, bool strict, bool vectors) {
-  return strict ? 1 : element_bytes == 2 && vectors ? 4 : 2;
-}
+// Steps whose inputs a warp has on their way: in shared memory if 4 elements are loaded at once, as many as there is
+// room for; else in registers.
+inline constexpr int32_t ring_steps[] = {4, 2};
+constexpr int32_t depth_of(bool strict) { return strict ? 1 : 2; }
+// Of one of them, of a lane: 4 x 4 elements.
+constexpr int32_t lane_bytes(int64_t element_bytes) { return static_cast<int32_t>(16 * element_bytes); }
 
 // One axis of a tile. With u = o + padding, tiles start at multiples of the stride: tile i has the outputs
 // first_u + i * q * stride <= u < first_u + (i + 1) * q * stride, and reads at most q + halo inputs.

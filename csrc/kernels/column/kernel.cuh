@@ -33,17 +33,6 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
   }
 }
 
-template <class Scalar>
-CONVT_DEVICE void load_vector(const Scalar* p, uint32_t (&word)[words_of_4<Scalar>]) {
-  if constexpr (sizeof(Scalar) == 4) {
-    const uint4 v = __ldg(reinterpret_cast<const uint4*>(p));
-    word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-  } else {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(p));
-    word[0] = v.x, word[1] = v.y;
-  }
-}
-
 // The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
 template <class Scalar>
 struct Pixels {
@@ -51,28 +40,59 @@ struct Pixels {
   int32_t count;
 };
 
-template <class Scalar, bool ChannelsLast, bool Vectors>
-CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, Vectors>& raw) {
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, false>& raw) {
   const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
   const int32_t channels = p.channels - channel;  // from here on
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int j = 0; j < raw_words<Scalar, Vectors>; ++j) raw.word[i][j] = 0;
+    for (int j = 0; j < 4; ++j) raw.word[i][j] = 0;
   }
   const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
   const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
 #pragma unroll
   for (int i = 0; i < 4; ++i, from += step) {
-    if constexpr (Vectors) {
-      if (i < rows && inner > 0) load_vector(from, raw.word[i]);
-    } else {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
-      }
+    for (int j = 0; j < 4; ++j) {
+      if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
     }
+  }
+}
+
+// The same, to the lane's own place in shared memory: without a register that it would have to wait for.
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress to) {
+  constexpr int bytes = 4 * sizeof(Scalar);
+  const int32_t channels = p.channels - chunk * chunk_channels - static_cast<int32_t>(threadIdx.x % 4) * 4;
+  const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
+  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+  const int32_t rows = ChannelsLast ? (channels > 0 ? at.count : 0) : (at.count > 0 ? channels : 0);
+#pragma unroll
+  for (int i = 0; i < 4; ++i, from += step) {
+    device::cp_async<bytes>(to + static_cast<uint32_t>(32 * bytes * i), i < rows ? from : p.x, i < rows ? bytes : 0);
+  }
+}
+template <class Scalar>
+CONVT_DEVICE void read_copy(const unsigned char* from, Raw<Scalar, true>& raw) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(Scalar) == 4) {
+      const uint4 v = reinterpret_cast<const uint4*>(from)[32 * i];
+      raw.word[i][0] = v.x, raw.word[i][1] = v.y, raw.word[i][2] = v.z, raw.word[i][3] = v.w;
+    } else {
+      const uint2 v = reinterpret_cast<const uint2*>(from)[32 * i];
+      raw.word[i][0] = v.x, raw.word[i][1] = v.y;
+    }
+  }
+}
+// Until all but the last copies of a ring are there.
+CONVT_DEVICE void wait_for_copies(int32_t ring) {
+  if (ring == 4) {
+    device::cp_async_wait<3>();
+  } else {
+    device::cp_async_wait<1>();
   }
 }
 
@@ -218,7 +238,6 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t group, int32_t first_chu
 template <class Scalar, bool Strict>
 CONVT_DEVICE void round_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
   if constexpr (sizeof(Scalar) == 4) {
-    device::cp_async_wait<0>();
     for_weights<Scalar, 1>(p, group, first_chunk, [&](const Scalar*, int32_t, int32_t at) {
       uint4& word = reinterpret_cast<uint4*>(shared + p.weight_offset)[at];
       const uint4 v = word;
@@ -311,9 +330,6 @@ CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
     table[i] = {v.tap * pitch + (v.position - extent.in) * (row ? width : 1), v.count};
   }
 }
-
-// What the registers are allotted for. Strict float32 of 48 columns spills unless it has fewer of them.
-constexpr int32_t most_warps(int32_t tiles, bool strict) { return tiles == 6 && strict ? 16 : resident_warps(tiles); }
 
 // The lane's pixels of a tile.
 template <class Scalar>
@@ -441,9 +457,9 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
 }
 
 template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
-__global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int depth = depth_of(sizeof(Scalar), Strict, Vectors);
+  constexpr int depth = depth_of(Strict);
   unsigned char* shared = device::dynamic_shared_memory();
   const int32_t lane = threadIdx.x % 32;
   const int32_t g = lane / 4, t = lane % 4;
@@ -464,6 +480,10 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
+  constexpr int32_t warp_bytes = 32 * lane_bytes(sizeof(Scalar));
+  unsigned char* const ring =
+      shared + p.ring_offset + threadIdx.x / 32 * warp_bytes + lane * static_cast<int32_t>(4 * sizeof(Scalar));
+  const int32_t ring_bytes = static_cast<int32_t>(blockDim.x / 32) * warp_bytes;  // of a step
   int32_t pass = 0;
   // Where a later tile's numbers come.
   if (threadIdx.x == 0) *reinterpret_cast<volatile uint32_t*>(shared) = touched;
@@ -471,7 +491,9 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
   for (uint32_t turn = 0;;) {
     const auto more = [&](uint32_t t) { return blockIdx.x + t * gridDim.x < static_cast<uint32_t>(p.tiles); };
     const Tile& tile = tile_at(turn);
-    Raw<Scalar, Vectors> raw[depth];
+    const bool stages = !p.keeps_weights || (turn == 0 && pass == 0);
+    const auto splits = static_cast<int32_t>(p.splits.divisor);
+    Raw<Scalar, Vectors> raw[Vectors ? 1 : depth];
     bool idle = true;  // as a whole warp
     if (more(turn)) {
       const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
@@ -481,10 +503,24 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
       if (lane == 0) work = {pixel_block, static_cast<int32_t>(column_block), static_cast<int32_t>(split)};
       idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;
       const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, pixel_block);
+      auto chunk = static_cast<int32_t>(split);
+      if constexpr (Vectors) {
+        // Copies of weights between the first inputs and the others: the product starts with both. 16-bit weights,
+        // which are waited for, behind all inputs.
+#pragma unroll 1
+        for (int32_t i = 0; i < p.ring; ++i, chunk += splits) {
+          if (!idle && chunk < p.chunks) {
+            copy_chunk<Scalar, ChannelsLast>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
+          }
+          device::cp_async_commit();
+          if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile.group, 0, shared);
+        }
+      } else {
 #pragma unroll
-      for (int i = 0; i < depth; ++i) {
-        const auto chunk = static_cast<int32_t>(split + i * p.splits.divisor);
-        if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast, Vectors>(p, at, chunk, raw[i]);
+        for (int i = 0; i < depth; ++i, chunk += splits) {
+          if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
+        }
+        if (stages) load_weights<Scalar, 4>(p, tile.group, 0, shared);
       }
     }
     if (turn > 0 && pass == 0) gather<Scalar>(p, tile_at(turn - 1), table_at(turn - 1), products);
@@ -494,38 +530,67 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
       tile_at(turn + 1) = tile_of(p, blockIdx.x + (turn + 1) * gridDim.x);
     }
     float sums[Tiles][2][4];
+#pragma unroll
+    for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
+    }
+    if (pass == 0) fill_table(p, tile, table_at(turn));
+    int32_t place = 0, done = 0;  // in the ring; chunks of this split
     for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
-      const bool stages = !p.keeps_weights || (turn == 0 && pass == 0);
-      if (first_chunk > 0) __syncthreads();
-      if (stages) load_weights<Scalar, 4>(p, tile.group, first_chunk, shared);
-      if (first_chunk == 0) {
-        if (pass == 0) fill_table(p, tile, table_at(turn));
-#pragma unroll
-        for (int i = 0; i < Tiles; ++i) {
-#pragma unroll
-          for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
-        }
+      if (first_chunk > 0) {
+        __syncthreads();
+        load_weights<Scalar, 4>(p, tile.group, first_chunk, shared);
       }
-      if (stages) round_weights<Scalar, Strict>(p, tile.group, first_chunk, shared);
+      if (stages) {
+        if (Vectors && first_chunk == 0) {
+          wait_for_copies(p.ring);
+        } else {
+          device::cp_async_wait<0>();
+        }
+        round_weights<Scalar, Strict>(p, tile.group, first_chunk, shared);
+      }
       __syncthreads();
       if (idle) continue;
       const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
       const Work mine = work;
       const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, mine.pixel_block);
-      const auto splits = static_cast<int32_t>(p.splits.divisor);
+      const auto product = [&](const Raw<Scalar, Vectors>& from, int32_t chunk, const auto& load_next) {
+        Fragments<Scalar, Strict> a;
+        convert<Scalar, Strict, ChannelsLast, Vectors>(from, a);
+        if constexpr (Vectors) load_next();
+        const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
+                                       (mine.column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
+        multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
+        // In the registers of the fragments: there are none to spare.
+        if constexpr (!Vectors) load_next();
+      };
+      if constexpr (Vectors) {
 #pragma unroll 1
-      for (int32_t first = first_chunk + mine.split; first < end; first += depth * splits) {
+        for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
+          wait_for_copies(p.ring);
+          unsigned char* const mine_of_ring = ring + place * ring_bytes;
+          read_copy<Scalar>(mine_of_ring, raw[0]);
+          product(raw[0], chunk, [&] {
+            const int32_t later = chunk + p.ring * splits;
+            if (later < p.chunks) {
+              copy_chunk<Scalar, ChannelsLast>(p, at, later, device::shared_address(mine_of_ring));
+            }
+            device::cp_async_commit();
+          });
+          place = place + 1 < p.ring ? place + 1 : 0;
+        }
+      } else {
+#pragma unroll 1
+        for (int32_t first = first_chunk + mine.split; first < end; first += depth * splits) {
 #pragma unroll
-        for (int i = 0; i < depth; ++i) {
-          const int32_t chunk = first + i * splits, later = chunk + depth * splits;
-          if (chunk >= end) break;
-          Fragments<Scalar, Strict> a;
-          convert<Scalar, Strict, ChannelsLast, Vectors>(raw[i], a);
-          const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
-                                         (mine.column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
-          multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
-          // In the registers of the fragments: there are none to spare.
-          if (later < p.chunks) load_chunk<Scalar, ChannelsLast, Vectors>(p, at, later, raw[i]);
+          for (int i = 0; i < depth; ++i) {
+            const int32_t chunk = first + i * splits, later = chunk + depth * splits;
+            if (chunk >= end) break;
+            product(raw[i], chunk, [&] {
+              if (later < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+            });
+          }
         }
       }
     }

@@ -31,6 +31,7 @@ struct Params : StridedParams {
   int32_t table_bytes;            // of one tile
   int32_t pitch;                  // of a column in shared memory
   int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
+  int32_t ring_offset, ring;                                // inputs on their way; of how many steps
   int32_t align;                                            // of a tile's first input column
   bool vectors;          // whether 4 pixels (channels_last: channels) can be loaded at once
   bool channels_of_row;  // whether threads run over the output channels of a pixel first
@@ -42,9 +43,12 @@ static_assert(std::is_trivially_copyable_v<Params>);
 // Shared memory and the division of work, known without the operands.
 struct Resources {
   int32_t column_blocks, padded_columns, splits, passes, chunks, stage_chunks, pitch;
-  int64_t low_weight_bytes, weight_bytes, table_bytes, column_bytes;
+  int64_t low_weight_bytes, weight_bytes, table_bytes, column_bytes, step_bytes;
 
-  int64_t shared_bytes() const { return table_offset + 2 * table_bytes + weight_bytes + column_bytes; }
+  // With room for the inputs of `ring` steps of each warp.
+  int64_t shared_bytes(int32_t ring) const {
+    return table_offset + 2 * table_bytes + weight_bytes + column_bytes + ring * step_bytes;
+  }
 };
 
 // Sixteen bytes (16-bit types: 8) for each 4 channels of a column; a quarter (half) warp reads them without conflicts.
@@ -65,8 +69,8 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
-  // Whole rounds of all splits and of the inputs on their way, of whichever kernel.
-  const int32_t round = r.splits * depth_of(size, strict, true);
+  // Whole rounds of all splits and of the inputs on their way in registers.
+  const int32_t round = r.splits * depth_of(strict);
   const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
   r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
   const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
@@ -76,6 +80,7 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   // Multiples of 4, not of 8: accumulators are written without conflicts.
   r.pitch = blocks * block_pixels + 4;
   r.column_bytes = int64_t{4} * columns * r.pitch * r.splits;
+  r.step_bytes = int64_t{32} * c.warps * lane_bytes(size);
   return r;
 }
 
@@ -115,6 +120,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.weight_offset = static_cast<int32_t>(table_offset + 2 * r.table_bytes);
   q.low_weight_offset = q.weight_offset + static_cast<int32_t>(r.low_weight_bytes);
   q.column_offset = q.weight_offset + static_cast<int32_t>(r.weight_bytes);
+  q.ring_offset = q.column_offset + static_cast<int32_t>(r.column_bytes), q.ring = plan.cut[0];
   q.align = static_cast<int32_t>(alignment(channels_last));
   // All rows (pixels) start at a multiple of 4 elements, and are a multiple long.
   const auto whole = [&](int64_t size, int64_t stride) { return size <= 1 || stride % 4 == 0; };
