@@ -121,14 +121,23 @@ bool run(int32_t row) {
     std::printf("%s\n%s\n", e.what(), describe(p).c_str());
     return false;
   }
+  if (pick(0, 2) == 0) plan.cut[0] = 2;
+  // Blocks take tile after tile.
+  if (pick(0, 1) == 0) plan.grid = pick(1, std::min<int64_t>(plan.grid, 4));
   const Operands operands{x.data, w.data, nullptr, b.data, y.data};
   const column::Params params = column::make_params(plan, p, operands);
   const bool last = column::is_channels_last(p);
-  const int64_t shared = column::resources(p, c, column::choose_tiling(p, c.pixel_blocks, last)).shared_bytes();
+  const int64_t shared =
+      column::resources(p, c, column::choose_tiling(p, c.pixel_blocks, last)).shared_bytes(plan.cut[0]);
   const auto with_tiles = [&]<int Tiles>() {
     simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(shared), [&] {
-      last ? column::column_kernel<Scalar, Strict, true, Tiles>(params)
-           : column::column_kernel<Scalar, Strict, false, Tiles>(params);
+      if (params.vectors) {
+        last ? column::column_kernel<Scalar, Strict, true, true, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, true, Tiles>(params);
+      } else {
+        last ? column::column_kernel<Scalar, Strict, true, false, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, false, Tiles>(params);
+      }
     });
   };
   switch (c.tiles) {

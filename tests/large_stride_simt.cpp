@@ -52,8 +52,8 @@ Problem random_problem(const large_stride::Config& config) {
     p.padding_h = pick(0, 1) * pick(0, 20), p.padding_w = pick(0, 1) == 0 ? 4 * pick(0, 4) : pick(0, 20);
     p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, p.stride_h - 1), 1);
     p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, 1) * pick(0, p.stride_w - 1), 1);
-    if (p.out_h > 0 && p.out_w > 0) t = large_stride::choose_tiling(p);
-  } while (p.out_h <= 0 || p.out_w <= 0 || p.out_h * p.out_w > 6000 || t.depth > config.steps * 8);
+    if (p.out_h > 0 && p.out_w > 0) t = large_stride::choose_tiling(p, config.steps);
+  } while (p.out_h <= 0 || p.out_w <= 0 || p.out_h * p.out_w > 6000 || t.depth > config.steps * 4);
   return p;
 }
 
@@ -163,11 +163,13 @@ bool run(int32_t row) {
                    [&] { large_stride::large_stride_tile_kernel<Scalar, Strict, config.tile_columns>(params); });
     } else if constexpr (large_stride::compiled(config, Strict)) {
       const Operands operands{x.data, w.data, nullptr, b.data, y.data};
-      const large_stride::Tiling tiling = large_stride::choose_tiling(p);
+      const large_stride::Tiling tiling = large_stride::choose_tiling(p, config.steps);
       const large_stride::Params params = large_stride::make_params(p, tiling, operands);
       simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
-                   static_cast<size_t>(tiling.shared_bytes()),
-                   [&] { large_stride::large_stride_kernel<Scalar, Strict, config.steps>(params); });
+                   static_cast<size_t>(tiling.shared_bytes(config.steps)), [&] {
+                     params.load_pairs ? large_stride::large_stride_kernel<Scalar, Strict, true, config.steps>(params)
+                                       : large_stride::large_stride_kernel<Scalar, Strict, false, config.steps>(params);
+                   });
     }
   };
   [&]<int... Rows>(std::integer_sequence<int, Rows...>) {

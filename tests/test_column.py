@@ -26,6 +26,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 TILES = ("p128", "p192", "p256", "p512"), ("p96", "p192", "p192_w6", "p384")
 NAMES = [f"column/n16_{t}" for t in TILES[0]] + [f"column/n{n}_{t}" for n in (32, 48) for t in TILES[1]]
+NAMES[8:8] = [f"column/n32_{t}" for t in ("p32", "p64", "p96_w12")]
 
 PIX2PIX = Problem(1, 128, 3, (128, 128), (4, 4), (2, 2), (1, 1))
 FSRCNN = Problem(1, 56, 1, (270, 480), (9, 9), (4, 4), (4, 4), (3, 3))
@@ -87,7 +88,7 @@ def test_one_small_image_fills_the_gpu():
     x, w = torch.empty(PIX2PIX.x_shape, device="meta"), torch.empty(PIX2PIX.w_shape, device="meta")
     fitting = [c for c in candidates(PIX2PIX).values() if c.fits]
     best = min(fitting, key=lambda c: c.estimated_seconds)
-    assert best.configuration == "n48_p192"
+    assert best.configuration.startswith("n48_p192")
     assert best.plan.grid > 0.9 * 132
     assert convt.explain(x, w, device="h200", **PIX2PIX.arguments).algorithm == "column"
 

@@ -20,9 +20,10 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"n16_p128", 2, 8, 4}, {"n16_p192", 2, 12, 6}, {"n16_p256", 2, 8, 8},    {"n16_p512", 2, 16, 16},
-    {"n32_p96", 4, 6, 3},  {"n32_p192", 4, 12, 6}, {"n32_p192_w6", 4, 6, 6}, {"n32_p384", 4, 12, 12},
-    {"n48_p96", 6, 6, 3},  {"n48_p192", 6, 12, 6}, {"n48_p192_w6", 6, 6, 6}, {"n48_p384", 6, 12, 12},
+    {"n16_p128", 2, 8, 4},  {"n16_p192", 2, 12, 6},   {"n16_p256", 2, 8, 8},     {"n16_p512", 2, 16, 16},
+    {"n32_p96", 4, 6, 3},   {"n32_p192", 4, 12, 6},   {"n32_p192_w6", 4, 6, 6},  {"n32_p384", 4, 12, 12},
+    {"n32_p32", 4, 12, 1},  {"n32_p64", 4, 12, 2},    {"n32_p96_w12", 4, 12, 3}, {"n48_p96", 6, 6, 3},
+    {"n48_p192", 6, 12, 6}, {"n48_p192_w6", 6, 6, 6}, {"n48_p384", 6, 12, 12},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -30,15 +31,21 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 constexpr int32_t resident_warps(int32_t tiles) { return tiles > 2 ? 12 : 16; }
 static_assert(std::ranges::all_of(configs, [](const Config& c) { return c.warps <= resident_warps(c.tiles); }));
 
-inline constexpr int32_t most_columns = 256;                    // taps times output channels of a group
-inline constexpr int32_t block_pixels = 32;                     // of a warp's accumulators
-inline constexpr int32_t group_pixels = 4;                      // neighbours in a row, which a lane holds
-inline constexpr int32_t chunk_channels = 16;                   // input channels of a step
-inline constexpr int32_t work_offset = 64, table_offset = 320;  // in shared memory, behind the tile's own numbers
-inline constexpr int32_t most_weight_bytes = 64 << 10;          // of shared memory, unless one step takes more
+inline constexpr int32_t most_columns = 256;   // taps times output channels of a group
+inline constexpr int32_t block_pixels = 32;    // of a warp's accumulators
+inline constexpr int32_t group_pixels = 4;     // neighbours in a row, which a lane holds
+inline constexpr int32_t chunk_channels = 16;  // input channels of a step
+// In shared memory: the numbers of three tiles and of each warp's first one, the warps' work, tables for two tiles.
+inline constexpr int32_t tile_bytes = 64, work_offset = 19 * tile_bytes, table_offset = work_offset + 256;
+inline constexpr int32_t most_weight_bytes = 96 << 10;  // of shared memory, unless one step takes more
+inline constexpr int32_t most_splits = 16;              // of the channels
 
-// Steps whose inputs a warp has on their way, in registers.
+// Steps whose inputs a warp has on their way: in shared memory if 4 elements are loaded at once, as many as there is
+// room for; else in registers.
+inline constexpr int32_t ring_steps[] = {4, 2};
 constexpr int32_t depth_of(bool strict) { return strict ? 1 : 2; }
+// Of one of them, of a lane: 4 x 4 elements.
+constexpr int32_t lane_bytes(int64_t element_bytes) { return static_cast<int32_t>(16 * element_bytes); }
 
 // One axis of a tile. With u = o + padding, tiles start at multiples of the stride: tile i has the outputs
 // first_u + i * q * stride <= u < first_u + (i + 1) * q * stride, and reads at most q + halo inputs.

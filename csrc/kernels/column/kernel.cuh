@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../tf32.h"
+#include "../touch.h"
 #include "params.h"
 
 namespace convt::column {
@@ -14,10 +15,13 @@ namespace convt::column {
 template <class Scalar>
 constexpr int words_of_4 = static_cast<int>(sizeof(Scalar));
 
-// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel].
-template <class Scalar>
+// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel]. 16-bit elements that
+// are loaded alone stay alone: putting two together would wait for both.
+template <class Scalar, bool Vectors>
+constexpr int raw_words = Vectors ? words_of_4<Scalar> : 4;
+template <class Scalar, bool Vectors>
 struct Raw {
-  uint32_t word[4][words_of_4<Scalar>];
+  uint32_t word[4][raw_words<Scalar, Vectors>];
 };
 
 template <class Scalar>
@@ -29,17 +33,6 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
   }
 }
 
-template <class Scalar>
-CONVT_DEVICE void load_vector(const Scalar* p, uint32_t (&word)[words_of_4<Scalar>]) {
-  if constexpr (sizeof(Scalar) == 4) {
-    const uint4 v = __ldg(reinterpret_cast<const uint4*>(p));
-    word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
-  } else {
-    const uint2 v = __ldg(reinterpret_cast<const uint2*>(p));
-    word[0] = v.x, word[1] = v.y;
-  }
-}
-
 // The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
 template <class Scalar>
 struct Pixels {
@@ -48,37 +41,58 @@ struct Pixels {
 };
 
 template <class Scalar, bool ChannelsLast>
-CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar>& raw) {
+CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, false>& raw) {
   const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
   const int32_t channels = p.channels - channel;  // from here on
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int j = 0; j < words_of_4<Scalar>; ++j) raw.word[i][j] = 0;
+    for (int j = 0; j < 4; ++j) raw.word[i][j] = 0;
   }
   const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
   const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
-  if (p.vectors) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i, from += step) {
-      if (i < rows && inner > 0) load_vector(from, raw.word[i]);
+  for (int i = 0; i < 4; ++i, from += step) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
     }
+  }
+}
+
+// The same, to the lane's own place in shared memory: without a register that it would have to wait for.
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress to) {
+  constexpr int bytes = 4 * sizeof(Scalar);
+  const int32_t channels = p.channels - chunk * chunk_channels - static_cast<int32_t>(threadIdx.x % 4) * 4;
+  const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
+  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+  const int32_t rows = ChannelsLast ? (channels > 0 ? at.count : 0) : (at.count > 0 ? channels : 0);
+#pragma unroll
+  for (int i = 0; i < 4; ++i, from += step) {
+    device::cp_async<bytes>(to + static_cast<uint32_t>(32 * bytes * i), i < rows ? from : p.x, i < rows ? bytes : 0);
+  }
+}
+template <class Scalar>
+CONVT_DEVICE void read_copy(const unsigned char* from, Raw<Scalar, true>& raw) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(Scalar) == 4) {
+      const uint4 v = reinterpret_cast<const uint4*>(from)[32 * i];
+      raw.word[i][0] = v.x, raw.word[i][1] = v.y, raw.word[i][2] = v.z, raw.word[i][3] = v.w;
+    } else {
+      const uint2 v = reinterpret_cast<const uint2*>(from)[32 * i];
+      raw.word[i][0] = v.x, raw.word[i][1] = v.y;
+    }
+  }
+}
+// Until all but the last copies of a ring are there.
+CONVT_DEVICE void wait_for_copies(int32_t ring) {
+  if (ring == 4) {
+    device::cp_async_wait<3>();
   } else {
-#pragma unroll
-    for (int i = 0; i < 4; ++i, from += step) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (i < rows && j < inner) {
-          const uint32_t bits = bits_at(from + j);
-          if constexpr (sizeof(Scalar) == 4) {
-            raw.word[i][j] = bits;
-          } else {
-            raw.word[i][j / 2] |= bits << 16 * (j % 2);
-          }
-        }
-      }
-    }
+    device::cp_async_wait<1>();
   }
 }
 
@@ -89,8 +103,8 @@ struct Fragments {
   uint32_t high[2][steps][4], low[Strict ? 2 : 1][Strict ? steps : 1][4];
 };
 
-template <class Scalar, bool Strict, bool ChannelsLast>
-CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) {
+template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors>
+CONVT_DEVICE void convert(const Raw<Scalar, Vectors>& raw, Fragments<Scalar, Strict>& a) {
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
 #pragma unroll
@@ -109,7 +123,11 @@ CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) 
         }
       } else {
         const int channels = r / 2;  // a pair of them
-        if constexpr (ChannelsLast) {
+        if constexpr (!Vectors) {
+          const uint32_t low = ChannelsLast ? raw.word[pixel][2 * channels] : raw.word[2 * channels][pixel];
+          const uint32_t high = ChannelsLast ? raw.word[pixel][2 * channels + 1] : raw.word[2 * channels + 1][pixel];
+          a.high[pair][0][r] = low | high << 16;
+        } else if constexpr (ChannelsLast) {
           a.high[pair][0][r] = raw.word[pixel][channels];
         } else {
           a.high[pair][0][r] =
@@ -133,17 +151,17 @@ CONVT_DEVICE Extent extent_of(const Axis<int32_t>& a, const Placement& at, int32
   return {out, to - a.padding - out, low, larger(0, high - low)};
 }
 
-struct Tile {
+struct alignas(16) Tile {
   int64_t image, group;
   Extent rows, columns;
   int32_t row_groups;  // of pixels
   float inverse;       // of row_groups
 };
-static_assert(sizeof(Tile) <= work_offset);
+static_assert(sizeof(Tile) == tile_bytes && 19 * tile_bytes <= work_offset);
 
 // Of a warp, in one pass.
 struct Work {
-  int32_t pixel_block, column_block, split, pass;
+  int32_t pixel_block, column_block, split;
 };
 static_assert(work_offset + 16 * sizeof(Work) <= table_offset);
 
@@ -162,50 +180,77 @@ CONVT_DEVICE Tile tile_of(const Params& p, uint32_t block) {
 }
 
 // Weights of the chunks from `first_chunk` on: [4 channels][column][4 channels], rounded to TF32. Channels and columns
-// that do not exist are zero.
-template <class Scalar, bool Strict, int Unroll>
-CONVT_DEVICE void stage_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+// that do not exist are zero. A thread has one column at a time, so that its place in the tensor is found once; it
+// calls `with` for every four channels of it, with those that exist.
+template <class Scalar, int Unroll, class With>
+CONVT_DEVICE void for_weights(const Params& p, int64_t group, int32_t first_chunk, const With& with) {
   const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride;
   const int32_t quads = 4 * smaller(p.stage_chunks, p.chunks - first_chunk);
   const int32_t pitch = weight_pitch(p.padded_columns, sizeof(Scalar));
-  // A thread has one column, so that its place in the tensor is found once.
   uint32_t first_column = threadIdx.x;
   const auto first_quad = static_cast<int32_t>(p.stage_width.divide(first_column));
   const auto width = static_cast<int32_t>(p.stage_width.divisor), step = p.stage_quads;
   if (first_quad >= step) return;
+#pragma unroll 1
   for (auto n = static_cast<int32_t>(first_column); n < p.padded_columns; n += width) {
     auto tap = static_cast<uint32_t>(n);
     const uint32_t co = p.taps.divide(tap);
     uint32_t column = tap;
     const uint32_t row = p.kernel_w.divide(column);
-    const Scalar* from = w + (co * p.w_out_stride + row * p.w_row_stride + column * p.w_column_stride);
+    const int32_t first_channel = first_chunk * chunk_channels + 4 * first_quad;
+    const Scalar* from =
+        w + (co * p.w_out_stride + row * p.w_row_stride + column * p.w_column_stride) + first_channel * p.w_in_stride;
+    int32_t left = n < p.columns ? p.channels - first_channel : 0;
 #pragma unroll Unroll
     for (int32_t quad = first_quad; quad < quads; quad += step) {
-      const int32_t channel = first_chunk * chunk_channels + 4 * quad;
-      uint32_t v[4];
+      with(from, left, quad * pitch + n);
+      from += 4 * step * p.w_in_stride, left -= 4 * step;
+    }
+  }
+}
+
+// The copies of float32 weights are on their way until round_weights(); of 16-bit types they are done.
+template <class Scalar, int Unroll>
+CONVT_DEVICE void load_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+  if constexpr (sizeof(Scalar) == 4) {
+    const device::SharedAddress to = device::shared_address(shared + p.weight_offset);
+    for_weights<Scalar, 1>(p, group, first_chunk, [&](const Scalar* from, int32_t left, int32_t at) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        v[i] = n < p.columns && channel + i < p.channels ? bits_at(from + (channel + i) * p.w_in_stride) : 0;
+        device::cp_async<4>(to + static_cast<uint32_t>(16 * at + 4 * i), i < left ? from : p.w, i < left ? 4 : 0);
+        from += p.w_in_stride;
       }
-      const int32_t at = quad * pitch + n;
-      if constexpr (sizeof(Scalar) == 4) {
-        uint32_t high[4], low[4];
+    });
+    device::cp_async_commit();
+  } else {
+    for_weights<Scalar, Unroll>(p, group, first_chunk, [&](const Scalar* from, int32_t left, int32_t at) {
+      uint32_t v[4] = {0, 0, 0, 0};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          if constexpr (Strict) {
-            split_tf32_operand(v[i], high[i], low[i]);
-          } else {
-            high[i] = tf32_operand(v[i]);
-          }
-        }
-        reinterpret_cast<uint4*>(shared + p.weight_offset)[at] = make_uint4(high[0], high[1], high[2], high[3]);
-        if constexpr (Strict) {
-          reinterpret_cast<uint4*>(shared + p.low_weight_offset)[at] = make_uint4(low[0], low[1], low[2], low[3]);
-        }
-      } else {
-        reinterpret_cast<uint2*>(shared + p.weight_offset)[at] = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
+      for (int i = 0; i < 4; ++i, from += p.w_in_stride) {
+        if (i < left) v[i] = bits_at(from);
       }
-    }
+      reinterpret_cast<uint2*>(shared + p.weight_offset)[at] = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
+    });
+  }
+}
+
+// Each thread rounds what it has copied itself.
+template <class Scalar, bool Strict>
+CONVT_DEVICE void round_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+  if constexpr (sizeof(Scalar) == 4) {
+    for_weights<Scalar, 1>(p, group, first_chunk, [&](const Scalar*, int32_t, int32_t at) {
+      uint4& word = reinterpret_cast<uint4*>(shared + p.weight_offset)[at];
+      const uint4 v = word;
+      if constexpr (Strict) {
+        uint4 high, low;
+        split_tf32_operand(v.x, high.x, low.x), split_tf32_operand(v.y, high.y, low.y);
+        split_tf32_operand(v.z, high.z, low.z), split_tf32_operand(v.w, high.w, low.w);
+        word = high;
+        reinterpret_cast<uint4*>(shared + p.low_weight_offset)[at] = low;
+      } else {
+        word = make_uint4(tf32_operand(v.x), tf32_operand(v.y), tf32_operand(v.z), tf32_operand(v.w));
+      }
+    });
   }
 }
 
@@ -275,126 +320,58 @@ CONVT_DEVICE Taps<int32_t> taps_of(const Axis<int32_t>& a, const Divisor& stride
 // Where the products of each output row and column of the tile are.
 CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {
   const int32_t width = tile.row_groups * group_pixels;
+#pragma unroll 1
   for (int32_t i = blockDim.x - 1 - threadIdx.x; i < tile.rows.outs + tile.columns.outs; i += blockDim.x) {
-    if (i < tile.rows.outs) {
-      const Taps<int32_t> v = taps_of(p.h, p.stride_h, tile.rows.out + i);
-      table[i] = {v.tap * p.w_axis.kernel * p.pitch + (v.position - tile.rows.in) * width, v.count};
-    } else {
-      const Taps<int32_t> v = taps_of(p.w_axis, p.stride_w, tile.columns.out + i - tile.rows.outs);
-      table[i] = {v.tap * p.pitch + v.position - tile.columns.in, v.count};
-    }
+    const bool row = i < tile.rows.outs;
+    const Axis<int32_t>& axis = row ? p.h : p.w_axis;
+    const Extent& extent = row ? tile.rows : tile.columns;
+    const Taps<int32_t> v = taps_of(axis, row ? p.stride_h : p.stride_w, extent.out + (row ? i : i - tile.rows.outs));
+    const int32_t pitch = row ? p.w_axis.kernel * p.pitch : p.pitch;
+    table[i] = {v.tap * pitch + (v.position - extent.in) * (row ? width : 1), v.count};
   }
 }
 
-// What the registers are allotted for. Strict float32 of 48 columns spills unless it has fewer of them.
-constexpr int32_t most_warps(int32_t tiles, bool strict) { return tiles == 6 && strict ? 16 : resident_warps(tiles); }
-
-template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
-__global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kernel(const __grid_constant__ Params p) {
-  static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int depth = depth_of(Strict);
-  unsigned char* shared = device::dynamic_shared_memory();
-  const int32_t lane = threadIdx.x % 32;
-  const int32_t g = lane / 4, t = lane % 4;
-  float* products = reinterpret_cast<float*>(shared + p.column_offset);
-  // What is needed again only at the end is kept in shared memory, not in registers.
-  const Tile& tile = *reinterpret_cast<const Tile*>(shared);
-  Entry* table = reinterpret_cast<Entry*>(shared + table_offset);
-  if (threadIdx.x == 0) *reinterpret_cast<Tile*>(shared) = tile_of(p, blockIdx.x);
-  __syncthreads();
-  const int32_t weight_bytes =
-      weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
-
-  for (int32_t pass = 0; pass < p.passes;) {
-    const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
-    uint32_t block = task >> p.split_shift;
-    const auto pixel_block = static_cast<int32_t>(p.column_blocks.divide(block));
-    const auto column_block = static_cast<int32_t>(block), split = static_cast<int32_t>(task) & (p.splits - 1);
-    Work& work = *(reinterpret_cast<Work*>(shared + work_offset) + threadIdx.x / 32);
-    if (lane == 0) work = {pixel_block, column_block, split, pass};
-    const int32_t index = pixel_block * 8 + g;
-    Pixels<Scalar> at{static_cast<const Scalar*>(p.x) + tile.image * p.x_batch_stride, 0};
-    if (index < tile.rows.ins * tile.row_groups) {
-      const auto row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * tile.inverse);
-      const int32_t column = tile.columns.in + (index - row * tile.row_groups) * group_pixels;
-      at.first += (tile.group * p.channels + 4 * t) * p.x_channel_stride + (tile.rows.in + row) * p.x_row_stride +
-                  column * p.x_column_stride;
-      at.count = smaller(group_pixels, p.w_axis.in - column);
-    }
-    const bool idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;  // as a whole warp
-    Raw<Scalar> raw[depth];
-#pragma unroll
-    for (int i = 0; i < depth; ++i) {
-      const int32_t chunk = split + i * p.splits;
-      if (!idle && chunk < p.chunks) {
-        load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
-      }
-    }
-    if (pass == 0) fill_table(p, tile, table);
-    if (pass == 0 || p.stage_chunks < p.chunks) {
-      if (pass > 0) __syncthreads();
-      stage_weights<Scalar, Strict, 4>(p, tile.group, 0, shared);
-      __syncthreads();
-    }
-    float sums[Tiles][2][4];
-#pragma unroll
-    for (int i = 0; i < Tiles; ++i) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
-    }
-    for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
-      if (first_chunk > 0) {
-        __syncthreads();
-        stage_weights<Scalar, Strict, 1>(p, tile.group, first_chunk, shared);
-        __syncthreads();
-      }
-      if (idle) continue;
-      const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
-      for (int32_t first = first_chunk + split; first < end; first += depth * p.splits) {
-#pragma unroll
-        for (int i = 0; i < depth; ++i) {
-          const int32_t chunk = first + i * p.splits, later = chunk + depth * p.splits;
-          if (chunk >= end) break;
-          Fragments<Scalar, Strict> a;
-          convert<Scalar, Strict, ChannelsLast>(raw[i], a);
-          const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
-                                         (column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
-          multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
-          // In the registers of the fragments: there are none to spare.
-          if (later < p.chunks) {
-            load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
-          }
-        }
-      }
-    }
-    // The splits of the channels add up one after another.
-    for (int32_t turn = 0; turn < p.splits; ++turn) {
-      __syncthreads();
-      const Work mine = work;
-      if (turn != mine.split || mine.pixel_block * 8 >= tile.rows.ins * tile.row_groups) continue;
-      float* first = products + mine.pixel_block * block_pixels + 4 * g;
-#pragma unroll
-      for (int i = 0; i < Tiles; ++i) {
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int32_t column = (mine.column_block * Tiles + i) * 8 + 2 * t + j;
-          if (column < p.columns) {
-            float4* to = reinterpret_cast<float4*>(first + column * p.pitch);
-            float4 v = make_float4(sums[i][0][j], sums[i][0][2 + j], sums[i][1][j], sums[i][1][2 + j]);
-            if (turn > 0) {
-              const float4 u = *to;
-              v.x += u.x, v.y += u.y, v.z += u.z, v.w += u.w;
-            }
-            *to = v;
-          }
-        }
-      }
-    }
-    pass = work.pass + 1;
-    __syncwarp();
+// The lane's pixels of a tile.
+template <class Scalar>
+CONVT_DEVICE Pixels<Scalar> pixels_of(const Params& p, const Tile& tile, int32_t pixel_block) {
+  const auto g = static_cast<int32_t>(threadIdx.x % 32 / 4), t = static_cast<int32_t>(threadIdx.x % 4);
+  const int32_t index = pixel_block * 8 + g;
+  Pixels<Scalar> at{static_cast<const Scalar*>(p.x), 0};
+  if (index < tile.rows.ins * tile.row_groups) {
+    const auto row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * tile.inverse);
+    const int32_t column = tile.columns.in + (index - row * tile.row_groups) * group_pixels;
+    at.first += tile.image * p.x_batch_stride + (tile.group * p.channels + 4 * t) * p.x_channel_stride +
+                (tile.rows.in + row) * p.x_row_stride + column * p.x_column_stride;
+    at.count = smaller(group_pixels, p.w_axis.in - column);
   }
-  __syncthreads();
+  return at;
+}
 
+// Groups of pixels that warps multiply: whole blocks.
+CONVT_DEVICE int32_t live_groups(const Tile& tile) { return (tile.rows.ins * tile.row_groups + 7) / 8 * 8; }
+
+// The splits of the channels add up in their order.
+CONVT_DEVICE void add_splits(const Params& p, int32_t groups, float* products) {
+  const int32_t splits = static_cast<int32_t>(p.splits.divisor), words = p.columns * p.pitch;
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x; i < static_cast<uint32_t>(words / 4); i += blockDim.x) {
+    uint32_t group = i;
+    p.pitch_groups.divide(group);
+    if (static_cast<int32_t>(group) >= groups) continue;
+    float4* to = reinterpret_cast<float4*>(products) + i;
+    float4 v = *to;
+#pragma unroll 4
+    for (int32_t split = 1; split < splits; ++split) {
+      const float4 u = *reinterpret_cast<const float4*>(products + split * words + 4 * i);
+      v.x += u.x, v.y += u.y, v.z += u.z, v.w += u.w;
+    }
+    *to = v;
+  }
+}
+
+// Outputs from their products.
+template <class Scalar>
+CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, const float* products) {
   const Extent rows = tile.rows, columns = tile.columns;
   const int32_t width = tile.row_groups * group_pixels;
   // Each thread has one column of outputs, and takes rows of them.
@@ -428,7 +405,7 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
                   (columns.out + column) * p.y_column_stride;
       const float* of_products = products + block_co * taps * p.pitch + of_column.offset;
       // Several rows at once: their loads wait for each other only within a row.
-      const auto gather = [&]<int Rows, int Channels>() {
+      const auto sum_rows = [&]<int Rows, int Channels>() {
         for (int32_t row = first_row; row < rows.outs; row += Rows * lines) {
           const float* at[Rows];
           int32_t tap_rows[Rows], most = 0;
@@ -471,11 +448,180 @@ __global__ void __launch_bounds__(32 * most_warps(Tiles, Strict), 1) column_kern
         }
       };
       if (count == 1) {
-        gather.template operator()<4, 1>();
+        sum_rows.template operator()<4, 1>();
       } else {
-        gather.template operator()<2, 4>();
+        sum_rows.template operator()<2, 4>();
       }
     }
+  }
+}
+
+template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
+__global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(const __grid_constant__ Params p) {
+  static_assert(!Strict || sizeof(Scalar) == 4);
+  constexpr int depth = depth_of(Strict);
+  unsigned char* shared = device::dynamic_shared_memory();
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t g = lane / 4, t = lane % 4;
+  float* products = reinterpret_cast<float*>(shared + p.column_offset);
+  // What is needed again only at the end is kept in shared memory, not in registers.
+  // Each warp finds the first tile for itself, without waiting for another one.
+  const auto tile_at = [&](uint32_t turn) -> Tile& {
+    return reinterpret_cast<Tile*>(shared)[turn > 0 ? turn % 3 : 3 + threadIdx.x / 32];
+  };
+  const auto table_at = [&](uint32_t turn) {
+    return reinterpret_cast<Entry*>(shared + table_offset + static_cast<int32_t>(turn % 2) * p.table_bytes);
+  };
+  Work& work = *(reinterpret_cast<Work*>(shared + work_offset) + threadIdx.x / 32);
+  const uint32_t touched = touch(p, blockIdx.y);
+  if (lane == 0) tile_at(0) = tile_of(p, blockIdx.x);
+  __syncwarp();
+  const int32_t weight_bytes =
+      weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
+  const int32_t column_words = p.columns * p.pitch;  // of the products of one split
+
+  constexpr int32_t warp_bytes = 32 * lane_bytes(sizeof(Scalar));
+  unsigned char* const ring =
+      shared + p.ring_offset + threadIdx.x / 32 * warp_bytes + lane * static_cast<int32_t>(4 * sizeof(Scalar));
+  const int32_t ring_bytes = static_cast<int32_t>(blockDim.x / 32) * warp_bytes;  // of a step
+  int32_t pass = 0;
+  // Where a later tile's numbers come.
+  if (threadIdx.x == 0) *reinterpret_cast<volatile uint32_t*>(shared) = touched;
+#pragma unroll 1
+  for (uint32_t turn = 0;;) {
+    const auto more = [&](uint32_t t) { return blockIdx.x + t * gridDim.x < static_cast<uint32_t>(p.tiles); };
+    const Tile& tile = tile_at(turn);
+    const bool stages = !p.keeps_weights || (turn == 0 && pass == 0);
+    const auto splits = static_cast<int32_t>(p.splits.divisor);
+    Raw<Scalar, Vectors> raw[Vectors ? 1 : depth];
+    bool idle = true;  // as a whole warp
+    if (more(turn)) {
+      const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
+      uint32_t split = task;
+      uint32_t column_block = p.splits.divide(split);
+      const auto pixel_block = static_cast<int32_t>(p.column_blocks.divide(column_block));
+      if (lane == 0) work = {pixel_block, static_cast<int32_t>(column_block), static_cast<int32_t>(split)};
+      idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;
+      const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, pixel_block);
+      auto chunk = static_cast<int32_t>(split);
+      if constexpr (Vectors) {
+        // Copies of weights between the first inputs and the others: the product starts with both. 16-bit weights,
+        // which are waited for, behind all inputs.
+#pragma unroll 1
+        for (int32_t i = 0; i < p.ring; ++i, chunk += splits) {
+          if (!idle && chunk < p.chunks) {
+            copy_chunk<Scalar, ChannelsLast>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
+          }
+          device::cp_async_commit();
+          if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile.group, 0, shared);
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < depth; ++i, chunk += splits) {
+          if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
+        }
+        if (stages) load_weights<Scalar, 4>(p, tile.group, 0, shared);
+      }
+    }
+    if (turn > 0 && pass == 0) gather<Scalar>(p, tile_at(turn - 1), table_at(turn - 1), products);
+    if (!more(turn)) return;
+    // Others may still read this tile and the last one.
+    if (pass == 0 && threadIdx.x == 0 && more(turn + 1)) {
+      tile_at(turn + 1) = tile_of(p, blockIdx.x + (turn + 1) * gridDim.x);
+    }
+    float sums[Tiles][2][4];
+#pragma unroll
+    for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sums[i][j / 4][j % 4] = 0;
+    }
+    if (pass == 0) fill_table(p, tile, table_at(turn));
+    int32_t place = 0, done = 0;  // in the ring; chunks of this split
+    for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
+      if (first_chunk > 0) {
+        __syncthreads();
+        load_weights<Scalar, 4>(p, tile.group, first_chunk, shared);
+      }
+      if (stages) {
+        if (Vectors && first_chunk == 0) {
+          wait_for_copies(p.ring);
+        } else {
+          device::cp_async_wait<0>();
+        }
+        round_weights<Scalar, Strict>(p, tile.group, first_chunk, shared);
+      }
+      __syncthreads();
+      if (idle) continue;
+      const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
+      const Work mine = work;
+      const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, mine.pixel_block);
+      const auto product = [&](const Raw<Scalar, Vectors>& from, int32_t chunk, const auto& load_next) {
+        Fragments<Scalar, Strict> a;
+        convert<Scalar, Strict, ChannelsLast, Vectors>(from, a);
+        if constexpr (Vectors) load_next();
+        const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
+                                       (mine.column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
+        multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
+        // In the registers of the fragments: there are none to spare.
+        if constexpr (!Vectors) load_next();
+      };
+      if constexpr (Vectors) {
+#pragma unroll 1
+        for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
+          wait_for_copies(p.ring);
+          unsigned char* const mine_of_ring = ring + place * ring_bytes;
+          read_copy<Scalar>(mine_of_ring, raw[0]);
+          product(raw[0], chunk, [&] {
+            const int32_t later = chunk + p.ring * splits;
+            if (later < p.chunks) {
+              copy_chunk<Scalar, ChannelsLast>(p, at, later, device::shared_address(mine_of_ring));
+            }
+            device::cp_async_commit();
+          });
+          place = place + 1 < p.ring ? place + 1 : 0;
+        }
+      } else {
+#pragma unroll 1
+        for (int32_t first = first_chunk + mine.split; first < end; first += depth * splits) {
+#pragma unroll
+          for (int i = 0; i < depth; ++i) {
+            const int32_t chunk = first + i * splits, later = chunk + depth * splits;
+            if (chunk >= end) break;
+            product(raw[i], chunk, [&] {
+              if (later < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+            });
+          }
+        }
+      }
+    }
+    if (!idle) {
+      const Work mine = work;
+      float* first = products + mine.split * column_words + mine.pixel_block * block_pixels + 4 * g;
+#pragma unroll
+      for (int i = 0; i < Tiles; ++i) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const int32_t column = (mine.column_block * Tiles + i) * 8 + 2 * t + j;
+          if (column < p.columns) {
+            *reinterpret_cast<float4*>(first + column * p.pitch) =
+                make_float4(sums[i][0][j], sums[i][0][2 + j], sums[i][1][j], sums[i][1][2 + j]);
+          }
+        }
+      }
+    }
+    if (++pass < p.passes) {
+      // The weights may be overwritten, and the warp's work.
+      if (!p.keeps_weights) __syncthreads();
+      __syncwarp();
+      continue;
+    }
+    pass = 0;
+    __syncthreads();
+    if (p.splits.divisor > 1) {
+      add_splits(p, live_groups(tile), products);
+      __syncthreads();
+    }
+    ++turn;
   }
 }
 

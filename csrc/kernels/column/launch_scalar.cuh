@@ -19,9 +19,9 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 namespace convt::column {
 
-template <class Scalar, bool Strict, bool ChannelsLast, int Tiles>
+template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
 cudaError_t launch_kernel(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
-  const auto kernel = column_kernel<Scalar, Strict, ChannelsLast, Tiles>;
+  const auto kernel = column_kernel<Scalar, Strict, ChannelsLast, Vectors, Tiles>;
   const auto bytes = static_cast<int>(shared_bytes);
   static Prepared prepared;
   const cudaError_t error = prepared.prepare(kernel);
@@ -35,11 +35,15 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   const Config& config = configs[plan.configuration];
   const bool channels_last = is_channels_last(problem);
   const Tiling tiling = choose_tiling(problem, config.pixel_blocks, channels_last);
-  const int64_t bytes = resources(problem, config, tiling).shared_bytes();
+  const int64_t bytes = resources(problem, config, tiling).shared_bytes(plan.cut[0]);
   const Params params = make_params(plan, problem, operands);
+  const auto with_layout = [&]<bool ChannelsLast, int Tiles>() {
+    return params.vectors ? launch_kernel<Scalar, Strict, ChannelsLast, true, Tiles>(plan, params, bytes, stream)
+                          : launch_kernel<Scalar, Strict, ChannelsLast, false, Tiles>(plan, params, bytes, stream);
+  };
   const auto with_tiles = [&]<int Tiles>() {
-    return channels_last ? launch_kernel<Scalar, Strict, true, Tiles>(plan, params, bytes, stream)
-                         : launch_kernel<Scalar, Strict, false, Tiles>(plan, params, bytes, stream);
+    return channels_last ? with_layout.template operator()<true, Tiles>()
+                         : with_layout.template operator()<false, Tiles>();
   };
   switch (config.tiles) {
     case 2:

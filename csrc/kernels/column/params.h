@@ -22,16 +22,20 @@ struct Params : StridedParams {
   int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
   Placement place_h, place_w;
   Divisor tiles_w, tiles_h, group_count, taps, kernel_w, stride_h, stride_w;
-  Divisor stage_width;                                      // columns of weights that the threads have at a time, and
-  int32_t stage_quads;                                      // fours of channels
-  Divisor column_blocks;                                    // of the accumulators of a warp
-  int32_t splits, split_shift, passes;                      // channels are split over `splits` warps
-  int32_t chunks, stage_chunks;                             // of 16 input channels
-  int32_t pitch;                                            // of a column in shared memory
+  Divisor stage_width;            // columns of weights that the threads have at a time, and
+  int32_t stage_quads;            // fours of channels
+  Divisor pitch_groups;           // of 4 pixels, in a column in shared memory
+  Divisor column_blocks, splits;  // of the accumulators of a warp; of the channels, over warps
+  int32_t tiles, passes;          // of all images and groups; of a tile
+  int32_t chunks, stage_chunks;   // of 16 input channels
+  int32_t table_bytes;            // of one tile
+  int32_t pitch;                  // of a column in shared memory
   int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
+  int32_t ring_offset, ring;                                // inputs on their way; of how many steps
   int32_t align;                                            // of a tile's first input column
   bool vectors;          // whether 4 pixels (channels_last: channels) can be loaded at once
   bool channels_of_row;  // whether threads run over the output channels of a pixel first
+  bool keeps_weights;    // whether all tiles of a block have the same weights, at once in shared memory
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -39,9 +43,12 @@ static_assert(std::is_trivially_copyable_v<Params>);
 // Shared memory and the division of work, known without the operands.
 struct Resources {
   int32_t column_blocks, padded_columns, splits, passes, chunks, stage_chunks, pitch;
-  int64_t low_weight_bytes, weight_bytes, table_bytes, column_bytes;
+  int64_t low_weight_bytes, weight_bytes, table_bytes, column_bytes, step_bytes;
 
-  int64_t shared_bytes() const { return table_bytes + weight_bytes + column_bytes; }
+  // With room for the inputs of `ring` steps of each warp.
+  int64_t shared_bytes(int32_t ring) const {
+    return table_offset + 2 * table_bytes + weight_bytes + column_bytes + ring * step_bytes;
+  }
 };
 
 // Sixteen bytes (16-bit types: 8) for each 4 channels of a column; a quarter (half) warp reads them without conflicts.
@@ -57,24 +64,23 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   r.column_blocks = ceil_div<int32_t>(columns, 8 * c.tiles);
   r.padded_columns = r.column_blocks * 8 * c.tiles;
   r.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.in_channels_per_group(), chunk_channels));
-  r.splits = 1;
-  while (2 * r.splits <= 4 && 2 * r.splits <= r.chunks && 2 * r.splits * blocks * r.column_blocks <= c.warps) {
-    r.splits *= 2;
-  }
+  r.splits = std::clamp(c.warps / (blocks * r.column_blocks), 1, std::min(r.chunks, most_splits));
+  r.splits = ceil_div<int32_t>(r.chunks, ceil_div<int32_t>(r.chunks, r.splits));
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
-  // Whole rounds of all splits and of the inputs on their way.
+  // Whole rounds of all splits and of the inputs on their way in registers.
   const int32_t round = r.splits * depth_of(strict);
   const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
   r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
   const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
   r.low_weight_bytes = strict ? staged : 0;
   r.weight_bytes = staged * (strict ? 2 : 1);
-  r.table_bytes = ceil_div<int64_t>(table_offset + 8 * (t.h.q * p.stride_h + t.w.q * p.stride_w), 128) * 128;
+  r.table_bytes = ceil_div<int64_t>(8 * (t.h.q * p.stride_h + t.w.q * p.stride_w), 128) * 128;
   // Multiples of 4, not of 8: accumulators are written without conflicts.
   r.pitch = blocks * block_pixels + 4;
-  r.column_bytes = int64_t{4} * columns * r.pitch;
+  r.column_bytes = int64_t{4} * columns * r.pitch * r.splits;
+  r.step_bytes = int64_t{32} * c.warps * lane_bytes(size);
   return r;
 }
 
@@ -105,12 +111,16 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
   q.stage_width = Divisor(std::min(r.padded_columns, 32 * c.warps));
   q.stage_quads = 32 * c.warps / static_cast<int32_t>(q.stage_width.divisor);
-  q.column_blocks = Divisor(r.column_blocks), q.splits = r.splits;
-  while (1 << q.split_shift < q.splits) ++q.split_shift;
+  q.column_blocks = Divisor(r.column_blocks), q.splits = Divisor(r.splits);
+  q.tiles = static_cast<int32_t>(t.h.count * t.w.count * p.batch * p.groups);
+  q.keeps_weights = p.groups == 1 && r.stage_chunks >= r.chunks;
   q.passes = r.passes, q.chunks = r.chunks, q.stage_chunks = r.stage_chunks, q.pitch = r.pitch;
-  q.weight_offset = static_cast<int32_t>(r.table_bytes);
-  q.low_weight_offset = static_cast<int32_t>(r.table_bytes + r.low_weight_bytes);
-  q.column_offset = static_cast<int32_t>(r.table_bytes + r.weight_bytes);
+  q.pitch_groups = Divisor(r.pitch / group_pixels);
+  q.table_bytes = static_cast<int32_t>(r.table_bytes);
+  q.weight_offset = static_cast<int32_t>(table_offset + 2 * r.table_bytes);
+  q.low_weight_offset = q.weight_offset + static_cast<int32_t>(r.low_weight_bytes);
+  q.column_offset = q.weight_offset + static_cast<int32_t>(r.weight_bytes);
+  q.ring_offset = q.column_offset + static_cast<int32_t>(r.column_bytes), q.ring = plan.cut[0];
   q.align = static_cast<int32_t>(alignment(channels_last));
   // All rows (pixels) start at a multiple of 4 elements, and are a multiple long.
   const auto whole = [&](int64_t size, int64_t stride) { return size <= 1 || stride % 4 == 0; };

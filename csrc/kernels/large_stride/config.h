@@ -25,64 +25,70 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // Strict float32 keeps its weights as two TF32 numbers each: those of 24 steps do not fit the registers.
 constexpr bool compiled(const Config& c, bool strict) { return !strict || c.steps <= 12; }
-// Blocks of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread.
-constexpr int32_t resident_blocks(int32_t steps, bool strict) {
-  return steps > (strict ? 6 : 12) ? (strict ? 2 : 3) : strict ? 3 : 4;
+// Warps of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread. A block has at most 12.
+constexpr int32_t resident_warps(int32_t steps, bool strict) {
+  return steps > (strict ? 6 : 12) ? (strict ? 8 : 12) : strict ? 12 : 16;
 }
-// 16-bit inputs on their way take twice the registers.
-constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes) {
-  return tile_columns > 64 || element_bytes == 2 ? 2 : 3;
+constexpr int32_t most_warps(int32_t steps, bool strict) { return std::min(12, resident_warps(steps, strict)); }
+// 16-bit inputs on their way take twice the registers; strict float32 has two numbers of each operand.
+constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes, bool strict) {
+  return tile_columns > 64 || element_bytes == 2 || strict ? 2 : 3;
 }
 
-inline constexpr int32_t block = 128;                   // threads
+inline constexpr int32_t block = 128;                   // threads of the tiled configurations, and at least
 inline constexpr int32_t warp_phases = 16;              // of a warp
 inline constexpr int32_t step_words = 8;                // of K, of one multiplication
+inline constexpr int32_t step_pairs = step_words / 2;   // of words: what a lane has of them
 inline constexpr int32_t loop_positions = 32;           // of a round of a warp
 inline constexpr int64_t most_shared_bytes = 72 << 10;  // as much as lets 3 blocks share a multiprocessor
-inline constexpr int64_t wanted_blocks = 264;           // 2 for each of 132 multiprocessors
+inline constexpr int64_t multiprocessors = 132;         // which blocks are to fill
 
 // How a problem is cut into blocks.
 struct Tiling {
   int64_t taps_h = 0, taps_w = 0;        // of a phase, at most
-  int64_t words = 0, depth = 0;          // of K: channels, and all
+  int64_t pairs = 0, depth = 0;          // of words of K: of the channels, and in all
   int64_t first_q_h = 0, first_q_w = 0;  // positions
   int64_t q_h = 0, q_w = 0;
-  int64_t rows = 0, row_blocks = 0;                         // of positions of a block
-  int64_t in_rows = 0, in_columns = 0;                      // of the inputs in shared memory
-  int64_t plane = 0;                                        // words between channels there
-  int64_t padded_stride = 0, phase_blocks = 0, blocks = 0;  // of 16 phases of one channel; blocks of 4 of those
+  int64_t rows = 0, row_blocks = 0;             // of positions of a block
+  int64_t in_rows = 0, in_columns = 0;          // of the inputs in shared memory
+  int64_t plane = 0;                            // words between pairs of channel words there
+  int64_t padded_stride = 0, phase_blocks = 0;  // of 16 phases of one channel
+  int64_t warps = 0, blocks = 0;                // which take one of those each
 
-  // Positions, their table and the table of K.
+  // Positions, their table, the tables of K and the inputs.
   int64_t positions() const { return ceil_div<int64_t>(rows * q_w, loop_positions) * loop_positions; }
-  int64_t input_bytes() const { return 4 * (words + 1) * plane; }
-  int64_t shared_bytes() const {
-    return 16 * positions() + 4 * ceil_div<int64_t>(depth, step_words) * step_words + input_bytes();
-  }
+  int64_t input_bytes() const { return 4 * (pairs + 1) * plane; }
+  int64_t shared_bytes(int32_t steps) const { return 16 * positions() + 20 * steps * step_pairs + input_bytes(); }
 };
 
-inline Tiling choose_tiling(const Problem& p) {
+inline Tiling choose_tiling(const Problem& p, int32_t steps) {
+  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   Tiling t;
   t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
-  t.words = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 2 : 1);
-  t.depth = t.words * t.taps_h * t.taps_w;
+  t.pairs = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 4 : 2);
+  t.depth = t.pairs * t.taps_h * t.taps_w;
   t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
   t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
   t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
   t.padded_stride = ceil_div<int64_t>(p.stride_w, 4) * 4;
   t.phase_blocks = ceil_div<int64_t>(p.stride_h * t.padded_stride, warp_phases);
-  t.blocks = ceil_div<int64_t>(t.phase_blocks * p.out_channels_per_group(), block / 32);
+  // One block a multiprocessor stages its inputs once; of many, two overlap.
+  const int64_t tasks = t.phase_blocks * p.out_channels_per_group(), images = p.groups * p.batch;
+  const int64_t each = ceil_div<int64_t>(tasks * images, multiprocessors), most = most_warps(steps, strict);
+  t.warps = std::max<int64_t>(block / 32, each <= most ? each : resident_warps(steps, strict) / 2);
+  t.blocks = ceil_div<int64_t>(tasks, t.warps);
   t.in_columns = t.q_w + t.taps_w - 1;
   const auto with_rows = [&](int64_t rows) {
     t.rows = rows;
     t.row_blocks = ceil_div<int64_t>(t.q_h, rows);
     t.in_rows = rows + t.taps_h - 1;
-    // 8 modulo 32: a warp reads 8 positions of 4 channels without conflicts.
-    t.plane = ceil_div<int64_t>(t.in_rows * t.in_columns - 8, 32) * 32 + 8;
+    // 8 modulo 32: half a warp reads 4 positions of 4 pairs without conflicts.
+    t.plane = ceil_div<int64_t>(2 * t.in_rows * t.in_columns - 8, 32) * 32 + 8;
   };
   with_rows(t.q_h);
   while (t.rows > 1 &&
-         (t.shared_bytes() > most_shared_bytes ||
-          (t.blocks * p.groups * p.batch * t.row_blocks < wanted_blocks && t.rows * t.q_w > 2 * loop_positions))) {
+         (t.shared_bytes(steps) > most_shared_bytes ||
+          (t.blocks * images * t.row_blocks < multiprocessors / 2 && t.rows * t.q_w > 2 * loop_positions))) {
     with_rows(ceil_div<int64_t>(t.q_h, t.row_blocks + 1) < t.rows ? ceil_div<int64_t>(t.q_h, t.row_blocks + 1)
                                                                   : t.rows - 1);
   }

@@ -5,16 +5,30 @@
 // both tiles, are the phases 4 t ... 4 t + 3.
 #pragma once
 
+#include "../load_if.h"
 #include "../tf32.h"
+#include "../touch.h"
 #include "params.h"
 
 namespace convt::large_stride {
 
-// Of a position: its first input word in shared memory, in bytes, and where its phase (0, 0) would lie in the output.
+// Of a position: its first input words in shared memory, in bytes; which of its phases lie in the image; and where
+// phase (0, 0) lies in the output, from the image's first element.
 struct Position {
-  int32_t input, row, column, inside;
+  int32_t input, inside;
+  int64_t output;
 };
+enum Inside : int32_t { none, some, all };
 static_assert(sizeof(Position) == 16);
+
+// Of a pair of words of K: where its weights of phase (0, 0) lie, from those of the first channel and tap; how many
+// channels it has; below which row and column a phase has its tap.
+struct Weights {
+  int64_t offset;
+  int32_t channels;
+  int16_t rows, columns;
+};
+static_assert(sizeof(Weights) == 16);
 
 template <class Scalar>
 CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
@@ -25,23 +39,15 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
   }
 }
 
-// The weights of phases r and r + 1, as bits.
-template <class Scalar>
-CONVT_DEVICE void load_pair(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[2]) {
-  to[0] = to[1] = 0;
-  if (p.load_pairs) {
-    if (valid > 1) {
-      if constexpr (sizeof(Scalar) == 4) {
-        const uint2 v = __ldg(reinterpret_cast<const uint2*>(from));
-        to[0] = v.x, to[1] = v.y;
-      } else {
-        const uint32_t v = __ldg(reinterpret_cast<const uint32_t*>(from));
-        to[0] = v & 0xffff, to[1] = v >> 16;
-      }
-    }
+// The weights of phases r and r + 1, as bits: one word of 16-bit types if they lie together.
+template <class Scalar, bool Pairs>
+CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[2]) {
+  if constexpr (Pairs) {
+    to[1] = 0;
+    load_if<2 * sizeof(Scalar)>(valid > 1, from, to);
   } else {
-    if (valid > 0) to[0] = bits_at(from);
-    if (valid > 1) to[1] = bits_at(from + p.w_column_stride);
+    load_if<sizeof(Scalar)>(valid > 0, from, to);
+    load_if<sizeof(Scalar)>(valid > 1, from + p.w_column_stride, to + 1);
   }
 }
 
@@ -50,28 +56,42 @@ struct Phases {
   int32_t row, column, count;
 };
 
-// One word of K of the lane's two phases.
-template <class Scalar, bool Strict>
-CONVT_DEVICE void load_weights(const Params& p, const Scalar* w, const Phases& r, int32_t word, uint32_t (&to)[2]) {
-  to[0] = to[1] = 0;
-  if (word >= p.depth) return;
-  auto channel = static_cast<uint32_t>(word);
-  const auto tap = static_cast<int32_t>(p.word_count.divide(channel));
-  const int32_t j = tap / p.taps_w;
-  const int32_t row = r.row + j * p.h.stride, column = r.column + (tap - j * p.taps_w) * p.w_axis.stride;
-  const int32_t valid = row < p.h.kernel ? smaller(r.count, p.w_axis.kernel - column) : 0;
-  if constexpr (sizeof(Scalar) == 4) {
-    load_pair(p, w + (channel * p.w_in_stride + row * p.w_row_stride + column * p.w_column_stride), valid, to);
-    if constexpr (!Strict) {
-      to[0] = tf32_operand(to[0]), to[1] = tf32_operand(to[1]);
+// A pair of words of K of the lane's two phases, as they come from memory: finish_weights() makes them operands.
+// `from` is the pair's first weight of the lane's first phase.
+template <class Scalar, bool Pairs>
+CONVT_DEVICE void load_weights(const Params& p, const Scalar* from, const Weights& k, const Phases& r,
+                               uint32_t (&to)[2][2]) {
+  const int32_t valid = r.row < k.rows ? smaller(r.count, k.columns - r.column) : 0;
+#pragma unroll
+  for (int word = 0; word < 2; ++word) {
+    if constexpr (sizeof(Scalar) == 4) {
+      load_phases<Scalar, Pairs>(p, from, word < k.channels ? valid : 0, to[word]);
+      from += p.w_in_stride;
+    } else {
+      uint32_t low[2], high[2];
+      load_phases<Scalar, Pairs>(p, from, 2 * word < k.channels ? valid : 0, low);
+      from += p.w_in_stride;
+      load_phases<Scalar, Pairs>(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
+      from += p.w_in_stride;
+      if constexpr (Pairs) {
+        to[word][0] = low[0], to[word][1] = high[0];
+      } else {
+        to[word][0] = low[0] | high[0] << 16, to[word][1] = low[1] | high[1] << 16;
+      }
     }
-  } else {
-    const auto first = static_cast<int32_t>(2 * channel);
-    const Scalar* from = w + (first * p.w_in_stride + row * p.w_row_stride + column * p.w_column_stride);
-    uint32_t low[2], high[2];
-    load_pair(p, from, valid, low);
-    load_pair(p, from + p.w_in_stride, first + 1 < p.channels ? valid : 0, high);
-    to[0] = low[0] | high[0] << 16, to[1] = low[1] | high[1] << 16;
+  }
+}
+
+template <class Scalar, bool Strict, bool Pairs>
+CONVT_DEVICE void finish_weights(uint32_t (&b)[2][2]) {
+#pragma unroll
+  for (int word = 0; word < 2; ++word) {
+    if constexpr (sizeof(Scalar) == 2 && Pairs) {
+      const uint32_t low = b[word][0], high = b[word][1];
+      b[word][0] = __byte_perm(low, high, 0x5410), b[word][1] = __byte_perm(low, high, 0x7632);
+    } else if constexpr (sizeof(Scalar) == 4 && !Strict) {
+      b[word][0] = tf32_operand(b[word][0]), b[word][1] = tf32_operand(b[word][1]);
+    }
   }
 }
 
@@ -103,14 +123,30 @@ CONVT_DEVICE float exact_output(const P& p, const Scalar* x, const Scalar* w, fl
   return sum + bias;
 }
 
-template <class Scalar, bool Strict, int Steps>
-__global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
+// Where phase (0, 0) of a position of a block would lie in the output.
+struct Place {
+  int32_t row, column;
+};
+
+CONVT_DEVICE Place place_of(const Params& p, int32_t first_row, int32_t position) {
+  auto q = static_cast<uint32_t>(position);
+  const auto row = static_cast<int32_t>(p.q_w.divide(q));
+  return {(p.first_q_h + first_row + row) * p.h.stride - p.h.padding,
+          (p.first_q_w + static_cast<int32_t>(q)) * p.w_axis.stride - p.w_axis.padding};
+}
+
+template <class Scalar, bool Strict, bool Pairs, int Steps>
+__global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
     large_stride_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
   unsigned char* shared = device::dynamic_shared_memory();
+  constexpr int32_t pairs = Steps * step_pairs;
+  const auto block = static_cast<int32_t>(blockDim.x);
+  const uint32_t touched = touch(p, blockIdx.y);
   auto* positions = reinterpret_cast<Position*>(shared);
-  auto* offsets = reinterpret_cast<int32_t*>(positions + p.positions);
-  auto* inputs = reinterpret_cast<uint32_t*>(offsets + (p.depth + step_words - 1) / step_words * step_words);
+  auto* of_weights = reinterpret_cast<Weights*>(positions + p.positions);
+  auto* offsets = reinterpret_cast<int32_t*>(of_weights + pairs);
+  auto* inputs = reinterpret_cast<uint32_t*>(offsets + pairs);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t lane = thread % 32, g = lane / 4, t = lane % 4;
 
@@ -118,81 +154,133 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   uint32_t row_block = p.blocks.divide(task);
   uint32_t group = p.row_blocks.divide(row_block);
   const int64_t image = p.groups.divide(group);
-  task = task * (block / 32) + threadIdx.x / 32;
+  task = task * (blockDim.x / 32) + threadIdx.x / 32;
   const bool idle = task >= static_cast<uint32_t>(p.phase_tasks);
-  uint32_t phase_block = task;
-  const auto co = static_cast<int32_t>(p.phase_blocks.divide(phase_block));
   const Scalar* x =
       static_cast<const Scalar*>(p.x) + image * p.x_batch_stride + group * p.channels * p.x_channel_stride;
-  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride + co * p.w_out_stride;
+  const auto first_row = static_cast<int32_t>(row_block) * p.rows;  // of the block's positions
+  const auto in_columns = static_cast<int32_t>(p.in_columns.divisor);
 
-  // The weights are on their way while the inputs are staged.
-  uint32_t b[Steps][2][2];  // [step][half of its words][tile]
+  // Copies of float32 inputs are on their way while the weights are loaded; 16-bit inputs are staged behind them.
+  const auto stage_inputs = [&](const auto& stage) {
+    const int32_t first_in_row = p.first_q_h + first_row - (p.taps_h - 1);
+    const int32_t first_in_column = p.first_q_w - (p.taps_w - 1);
+#pragma unroll 1
+    for (int32_t i = thread; i < p.pixels; i += block) {
+      auto column = static_cast<uint32_t>(i);
+      const int32_t in_row = static_cast<int32_t>(p.in_columns.divide(column)) + first_in_row;
+      const int32_t in_column = static_cast<int32_t>(column) + first_in_column;
+      const bool exists = static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
+                          static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in);
+      stage(x + (in_row * p.x_row_stride + in_column * p.x_column_stride), exists, inputs + 2 * i);
+    }
+  };
+  if constexpr (sizeof(Scalar) == 4) {
+    stage_inputs([&](const Scalar* from, bool inside, uint32_t* pixel) {
+      device::SharedAddress to = device::shared_address(pixel);
+#pragma unroll 1
+      for (int32_t pair = 0; pair < p.pairs; ++pair, to += 4 * p.plane) {
 #pragma unroll
-  for (int step = 0; step < Steps; ++step) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) b[step][half][0] = b[step][half][1] = 0;
+        for (int word = 0; word < 2; ++word) {
+          const bool exists = inside && 2 * pair + word < p.channels;
+          device::cp_async<4>(to + 4 * word, exists ? from : x, exists ? 4 : 0);
+          from += p.x_channel_stride;
+        }
+      }
+    });
+    device::cp_async_commit();
   }
-  if (!idle) {
+  if (thread == 0) *reinterpret_cast<volatile uint32_t*>(positions) = touched;
+  // Behind the last word of K: weights that do not exist, and a plane of zeros.
+  for (int32_t i = thread; i < pairs; i += block) {
+    auto pair = static_cast<uint32_t>(i);
+    auto k = p.pair_count.divide(pair);
+    const auto j = static_cast<int32_t>(p.taps_of_row.divide(k));
+    const auto tap_row = j * p.h.stride, tap_column = static_cast<int32_t>(k) * p.w_axis.stride;
+    constexpr int32_t channels = sizeof(Scalar) == 4 ? 2 : 4;
+    const auto first = static_cast<int32_t>(pair) * channels;
+    const bool exists = i < p.depth;
+    of_weights[i] = {first * p.w_in_stride + tap_row * p.w_row_stride + tap_column * p.w_column_stride,
+                     smaller(channels, p.channels - first),
+                     static_cast<int16_t>(exists ? smaller(p.h.kernel - tap_row, 1 << 14) : 0),
+                     static_cast<int16_t>(exists ? smaller(p.w_axis.kernel - tap_column, 1 << 14) : 0)};
+    offsets[i] = 4 * (exists ? static_cast<int32_t>(pair) * p.plane - 2 * (j * in_columns + static_cast<int32_t>(k))
+                             : p.pairs * p.plane);
+  }
+  __syncthreads();
+
+  uint32_t phase_block = task;
+  const auto co = static_cast<int32_t>(p.phase_blocks.divide(phase_block));
+  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride + co * p.w_out_stride;
+  uint32_t b[Steps][2][2];  // [step][word of the pair][tile]
+  if (idle) {
+#pragma unroll
+    for (int i = 0; i < 4 * Steps; ++i) b[i / 4][i / 2 % 2][i % 2] = 0;
+  } else {
     uint32_t column = phase_block * warp_phases + 2 * g;
     const uint32_t row = p.phase_row.divide(column);
     const Phases mine{static_cast<int32_t>(row), static_cast<int32_t>(column),
                       static_cast<int32_t>(row) < p.h.stride ? p.w_axis.stride - static_cast<int32_t>(column) : 0};
+    const Scalar* from = w + (row * p.w_row_stride + column * p.w_column_stride);
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
-      if (step * step_words < p.depth) {
-        load_weights<Scalar, Strict>(p, w, mine, step * step_words + t, b[step][0]);
-        load_weights<Scalar, Strict>(p, w, mine, step * step_words + t + 4, b[step][1]);
-      }
+      const Weights k = of_weights[step * step_pairs + t];
+      load_weights<Scalar, Pairs>(p, from + k.offset, k, mine, b[step]);
     }
   }
 
-  const auto first_row = static_cast<int32_t>(row_block) * p.rows;  // of the block's positions
-  const auto in_columns = static_cast<int32_t>(p.in_columns.divisor);
   for (int32_t i = thread; i < p.positions; i += block) {
     auto column = static_cast<uint32_t>(i);
     const auto row = static_cast<int32_t>(p.q_w.divide(column));
-    const bool inside = row < p.rows && first_row + row < p.q_h;
     const auto q = static_cast<int32_t>(column);
-    positions[i] = {4 * ((inside ? (row + p.taps_h - 1) * in_columns + q : (p.taps_h - 1) * in_columns) + p.taps_w - 1),
-                    (p.first_q_h + first_row + row) * p.h.stride - p.h.padding,
-                    (p.first_q_w + q) * p.w_axis.stride - p.w_axis.padding, inside ? 1 : 0};
+    const bool exists = row < p.rows && first_row + row < p.q_h;
+    const Place at = place_of(p, first_row, i);
+    const bool whole =
+        at.row >= 0 && at.row + p.h.stride <= p.h.out && at.column >= 0 && at.column + p.w_axis.stride <= p.w_axis.out;
+    positions[i] = {8 * ((p.taps_h - 1 + (exists ? row : 0)) * in_columns + (exists ? q : 0) + p.taps_w - 1),
+                    !exists ? none
+                    : whole ? all
+                            : some,
+                    at.row * p.y_row_stride + at.column * p.y_column_stride};
   }
-  for (int32_t i = thread; i < (p.depth + step_words - 1) / step_words * step_words; i += block) {
-    auto channel = static_cast<uint32_t>(i);
-    const auto tap = static_cast<int32_t>(p.word_count.divide(channel));
-    const int32_t j = tap / p.taps_w;
-    // Behind the last word of K: a plane of zeros.
-    offsets[i] = 4 * (i < p.depth ? static_cast<int32_t>(channel) * p.plane - j * in_columns - (tap - j * p.taps_w)
-                                  : p.words * p.plane);
-  }
-  const auto pixels = p.pixels;
-  const int32_t first_in_row = p.first_q_h + first_row - (p.taps_h - 1), first_in_column = p.first_q_w - (p.taps_w - 1);
-  for (int32_t i = thread; i < pixels; i += block) {
-    auto column = static_cast<uint32_t>(i);
-    const int32_t in_row = static_cast<int32_t>(p.in_columns.divide(column)) + first_in_row;
-    const int32_t in_column = static_cast<int32_t>(column) + first_in_column;
-    const bool exists = static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
-                        static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in);
-    const Scalar* from = x + (in_row * p.x_row_stride + in_column * p.x_column_stride);
-#pragma unroll 8
-    for (int32_t word = 0; word < p.words; ++word) {
-      uint32_t v = 0;
-      if (exists) {
-        if constexpr (sizeof(Scalar) == 4) {
-          v = bits_at(from + word * p.x_channel_stride);
-          if constexpr (!Strict) v = tf32_operand(v);
-        } else {
-          v = bits_at(from + 2 * word * p.x_channel_stride);
-          if (2 * word + 1 < p.channels) v |= bits_at(from + (2 * word + 1) * p.x_channel_stride) << 16;
+  for (int32_t i = thread; i < p.plane; i += block) inputs[p.pairs * p.plane + i] = 0;
+  if constexpr (sizeof(Scalar) == 4) {
+    device::cp_async_wait<0>();
+    if constexpr (!Strict) {
+      // Each thread rounds what it has copied itself.
+      stage_inputs([&](const Scalar*, bool, uint32_t* pixel) {
+#pragma unroll 4
+        for (int32_t pair = 0; pair < p.pairs; ++pair, pixel += p.plane) {
+          uint2& words = *reinterpret_cast<uint2*>(pixel);
+          words = make_uint2(tf32_operand(words.x), tf32_operand(words.y));
+        }
+      });
+    }
+  } else {
+    // Loads of several pairs, before the first of them is put together.
+    constexpr int batch = Steps > 12 ? 2 : 4;
+    stage_inputs([&](const Scalar* from, bool exists, uint32_t* pixel) {
+#pragma unroll 1
+      for (int32_t first = 0; first < p.pairs; first += batch) {
+        uint32_t v[batch][4];
+#pragma unroll
+        for (int i = 0; i < 4 * batch; ++i) {
+          load_if<2>(exists && 4 * first + i < p.channels, from, &v[i / 4][i % 4]);
+          from += p.x_channel_stride;
+        }
+#pragma unroll
+        for (int i = 0; i < batch; ++i, pixel += p.plane) {
+          if (first + i < p.pairs) {
+            *reinterpret_cast<uint2*>(pixel) = make_uint2(v[i][0] | v[i][1] << 16, v[i][2] | v[i][3] << 16);
+          }
         }
       }
-      inputs[word * p.plane + i] = v;
-    }
+    });
   }
-  for (int32_t i = thread; i < p.plane; i += block) inputs[p.words * p.plane + i] = 0;
   __syncthreads();
   if (idle) return;
+#pragma unroll
+  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict, Pairs>(b[step]);
 
   // The lane's four outputs of a position.
   uint32_t first_column = phase_block * warp_phases + 4 * t;
@@ -202,55 +290,56 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
   const int64_t channel = static_cast<int64_t>(group) * p.out_channels + co;
   float bias = 0;
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
-  Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + channel * p.y_channel_stride;
+  Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + channel * p.y_channel_stride +
+              phase_row * p.y_row_stride + phase_column * p.y_column_stride;
+  const bool quads = p.store_quads && phases == 4;
 
   const auto* from_inputs = reinterpret_cast<const unsigned char*>(inputs);
   float wrong = 0;  // becomes NaN when an output is not finite
   for (int32_t first = 0; first < p.positions; first += loop_positions) {
-    Position at[4];
+    int32_t at[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) at[i] = positions[first + 8 * i + g];
+    for (int i = 0; i < 4; ++i) at[i] = positions[first + 8 * i + g].input;
     float sums[2][2][4];  // [16 positions][tile]
 #pragma unroll
     for (int i = 0; i < 16; ++i) sums[i / 8][i / 4 % 2][i % 4] = 0;
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
-      if (step * step_words < p.depth) {
-        const int32_t offset[2] = {offsets[step * step_words + t], offsets[step * step_words + t + 4]};
+      const int32_t offset = offsets[step * step_pairs + t];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          uint32_t a[4];
+      for (int i = 0; i < 2; ++i) {
+        uint32_t a[4];
 #pragma unroll
-          for (int r = 0; r < 4; ++r) {
-            // The plane of zeros has no row for the taps.
-            a[r] = *reinterpret_cast<const uint32_t*>(from_inputs + (at[2 * i + r % 2].input + offset[r / 2]));
+        for (int r = 0; r < 2; ++r) {
+          // The plane of zeros has no row for the taps.
+          const uint2 v = *reinterpret_cast<const uint2*>(from_inputs + (at[2 * i + r] + offset));
+          a[r] = v.x, a[r + 2] = v.y;
+        }
+        if constexpr (Strict) {
+          uint32_t high[4], low[4];
+#pragma unroll
+          for (int r = 0; r < 4; ++r) split_tf32_operand(a[r], high[r], low[r]);
+#pragma unroll
+          for (int tile = 0; tile < 2; ++tile) {
+            uint32_t c[2], d[2];
+            split_tf32_operand(b[step][0][tile], c[0], d[0]);
+            split_tf32_operand(b[step][1][tile], c[1], d[1]);
+            // The tensor core truncates its sums: long ones are taken in float32.
+            float part[4] = {0, 0, 0, 0};
+            device::mma_m16n8k8_tf32(part, low, c);
+            device::mma_m16n8k8_tf32(part, high, d);
+            device::mma_m16n8k8_tf32(part, high, c);
+#pragma unroll
+            for (int r = 0; r < 4; ++r) sums[i][tile][r] += part[r];
           }
-          if constexpr (Strict) {
-            uint32_t high[4], low[4];
+        } else {
 #pragma unroll
-            for (int r = 0; r < 4; ++r) split_tf32_operand(a[r], high[r], low[r]);
-#pragma unroll
-            for (int tile = 0; tile < 2; ++tile) {
-              uint32_t c[2], d[2];
-              split_tf32_operand(b[step][0][tile], c[0], d[0]);
-              split_tf32_operand(b[step][1][tile], c[1], d[1]);
-              // The tensor core truncates its sums: long ones are taken in float32.
-              float part[4] = {0, 0, 0, 0};
-              device::mma_m16n8k8_tf32(part, low, c);
-              device::mma_m16n8k8_tf32(part, high, d);
-              device::mma_m16n8k8_tf32(part, high, c);
-#pragma unroll
-              for (int r = 0; r < 4; ++r) sums[i][tile][r] += part[r];
-            }
-          } else {
-#pragma unroll
-            for (int tile = 0; tile < 2; ++tile) {
-              const uint32_t c[2] = {b[step][0][tile], b[step][1][tile]};
-              if constexpr (sizeof(Scalar) == 4) {
-                device::mma_m16n8k8_tf32(sums[i][tile], a, c);
-              } else {
-                device::mma_m16n8k16<Scalar>(sums[i][tile], a, c);
-              }
+          for (int tile = 0; tile < 2; ++tile) {
+            const uint32_t c[2] = {b[step][0][tile], b[step][1][tile]};
+            if constexpr (sizeof(Scalar) == 4) {
+              device::mma_m16n8k8_tf32(sums[i][tile], a, c);
+            } else {
+              device::mma_m16n8k16<Scalar>(sums[i][tile], a, c);
             }
           }
         }
@@ -258,7 +347,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int32_t row = at[i].row + phase_row, column = at[i].column + phase_column;
+      const Position at = positions[first + 8 * i + g];
       const int32_t half = 2 * (i % 2);
       float v[4] = {sums[i / 2][0][half], sums[i / 2][1][half], sums[i / 2][0][half + 1], sums[i / 2][1][half + 1]};
 #pragma unroll
@@ -266,11 +355,13 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
         v[j] += bias;
         wrong += v[j] * 0.0f;
       }
-      if (at[i].inside == 0 || static_cast<uint32_t>(row) >= static_cast<uint32_t>(p.h.out)) continue;
-      Scalar* to = y + (row * p.y_row_stride + column * p.y_column_stride);
-      if (p.store_quads && phases == 4 && column >= 0 && column + 4 <= p.w_axis.out) {
+      Scalar* to = y + at.output;
+      if (at.inside == all && quads) {
         store<4>(to, v);
-      } else {
+      } else if (at.inside != none) {
+        const Place place = place_of(p, first_row, first + 8 * i + g);
+        const int32_t column = place.column + phase_column;
+        if (static_cast<uint32_t>(place.row + phase_row) >= static_cast<uint32_t>(p.h.out)) continue;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           if (j < phases && static_cast<uint32_t>(column + j) < static_cast<uint32_t>(p.w_axis.out)) {
@@ -286,13 +377,14 @@ __global__ void __launch_bounds__(block, resident_blocks(Steps, Strict))
 #pragma unroll 1
   for (int32_t i = g; i < p.positions; i += 8) {
     const Position at = positions[i];
-    const int32_t row = at.row + phase_row;
-    if (at.inside == 0 || static_cast<uint32_t>(row) >= static_cast<uint32_t>(p.h.out)) continue;
+    const Place place = place_of(p, first_row, i);
+    const int32_t row = place.row + phase_row;
+    if (at.inside == none || static_cast<uint32_t>(row) >= static_cast<uint32_t>(p.h.out)) continue;
 #pragma unroll 1
     for (int32_t j = 0; j < phases; ++j) {
-      const int32_t column = at.column + phase_column + j;
+      const int32_t column = place.column + phase_column + j;
       if (static_cast<uint32_t>(column) >= static_cast<uint32_t>(p.w_axis.out)) continue;
-      Scalar* to = y + (row * p.y_row_stride + column * p.y_column_stride);
+      Scalar* to = y + (at.output + j * p.y_column_stride);
       float v = to_float(*to);
       if (v - v == 0.0f) continue;
       v = exact_output<Scalar, Strict>(p, x, w, bias, row, column);

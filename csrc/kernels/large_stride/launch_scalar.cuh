@@ -44,12 +44,15 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
       }
       kernel<<<grid, block, tile_shared_bytes(config.tile_columns), stream>>>(params);
     } else {
-      const auto kernel = large_stride_kernel<Scalar, Strict, config.steps>;
-      const cudaError_t error = prepared.prepare(kernel);
-      if (error != cudaSuccess) return error;
-      const Tiling tiling = choose_tiling(problem);
+      const Tiling tiling = choose_tiling(problem, config.steps);
       const Params params = make_params(problem, tiling, operands);
-      kernel<<<grid, block, static_cast<size_t>(tiling.shared_bytes()), stream>>>(params);
+      const auto kernel = params.load_pairs ? large_stride_kernel<Scalar, Strict, true, config.steps>
+                                            : large_stride_kernel<Scalar, Strict, false, config.steps>;
+      static Prepared of_single;
+      const cudaError_t error = (params.load_pairs ? prepared : of_single).prepare(kernel);
+      if (error != cudaSuccess) return error;
+      kernel<<<grid, static_cast<unsigned>(plan.block), static_cast<size_t>(tiling.shared_bytes(config.steps)),
+               stream>>>(params);
     }
     return cudaGetLastError();
   }

@@ -11,14 +11,13 @@
 namespace convt::large_stride {
 
 struct Params : StridedParams {
-  int32_t words, depth;  // of K: channels, and all
-  int32_t taps_w;        // of a phase
-  int32_t taps_h;
+  int32_t pairs, depth;    // of words of K: of the channels, and in all
+  int32_t taps_h, taps_w;  // of a phase
   int32_t first_q_h, first_q_w, q_h;
   int32_t rows, positions;  // of a block: of positions, and rounded up
   int32_t pixels, plane;    // of the inputs in shared memory
   int32_t padded_stride, phase_tasks;
-  Divisor blocks, row_blocks, groups, phase_blocks, phase_row, q_w, in_columns, word_count;
+  Divisor blocks, row_blocks, groups, phase_blocks, phase_row, q_w, in_columns, pair_count, taps_of_row;
   bool load_pairs;   // whether weights of 2 phases can be loaded at once
   bool store_quads;  // whether outputs of 4 phases can be stored at once
 };
@@ -28,7 +27,7 @@ static_assert(std::is_trivially_copyable_v<Params>);
 inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) {
   Params q{};
   set_strided(q, p, o);
-  q.words = static_cast<int32_t>(t.words), q.depth = static_cast<int32_t>(t.depth);
+  q.pairs = static_cast<int32_t>(t.pairs), q.depth = static_cast<int32_t>(t.depth);
   q.taps_w = static_cast<int32_t>(t.taps_w), q.taps_h = static_cast<int32_t>(t.taps_h);
   q.first_q_h = static_cast<int32_t>(t.first_q_h), q.first_q_w = static_cast<int32_t>(t.first_q_w);
   q.q_h = static_cast<int32_t>(t.q_h);
@@ -40,7 +39,7 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.phase_blocks = Divisor(t.phase_blocks), q.phase_row = Divisor(t.padded_stride), q.q_w = Divisor(t.q_w);
   q.in_columns = Divisor(t.in_columns);
   q.pixels = static_cast<int32_t>(t.in_rows * t.in_columns);
-  q.word_count = Divisor(t.words);
+  q.pair_count = Divisor(t.pairs), q.taps_of_row = Divisor(t.taps_w);
   const auto aligned = [](const void* pointer, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(bytes) == 0;
   };

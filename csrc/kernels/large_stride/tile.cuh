@@ -26,9 +26,12 @@ struct Columns {
 CONVT_DEVICE Columns columns_at(const TileParams& p, int32_t first) {
   if (first >= p.columns) return {0, 0, 0, 0};
   auto rest = static_cast<uint32_t>(first);
-  const auto row = static_cast<int32_t>(p.row_columns.divide(rest));
-  const auto outer = static_cast<int32_t>(p.inner.divide(rest));
+  auto row = static_cast<int32_t>(p.outer_columns.divide(rest)), outer = static_cast<int32_t>(p.inner.divide(rest));
   const auto inner = static_cast<int32_t>(rest);
+  if (p.channels_outermost) {
+    const int32_t channel = row;
+    row = outer, outer = channel;
+  }
   if (p.channels_innermost) return {inner, row, outer, smaller(4, p.out_channels - inner)};
   return {outer, row, inner, smaller(4, p.w_axis.stride - inner)};
 }
@@ -89,12 +92,8 @@ struct InputLoader {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int32_t word = at.word + 16 * half + 4 * (thread % 32 / 8);
-          uint4 v = make_uint4(0, 0, 0, 0);
-          if (inside && word < p.words) {
-            v = __ldg(reinterpret_cast<const uint4*>(pixel + word * static_cast<int32_t>(4 / sizeof(Scalar))));
-          }
-          uint32_t* to = raw + 4 * (2 * i + half);
-          to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+          load_if<16>(inside && word < p.words, pixel + word * static_cast<int32_t>(4 / sizeof(Scalar)),
+                      raw + 4 * (2 * i + half));
         }
       }
       return;
@@ -102,17 +101,16 @@ struct InputLoader {
     const bool inside = exists(0);
     const int32_t first = at.word + thread / tile_positions;
     const Scalar* pixel = from[0] - tap + first * (single ? 1 : 2) * p.x_channel_stride;
-    const int64_t step = (single ? 2 : 4) * p.x_channel_stride;
     const int32_t left = inside ? p.words - first : 0;
 #pragma unroll
     for (int i = 0; i < slots; ++i) {
       if constexpr (single) {
-        raw[i] = 2 * i < left ? bits_at(pixel) : 0;
+        load_if<4>(2 * i < left, pixel, raw + i);
       } else {
-        raw[2 * i] = 2 * i < left ? bits_at(pixel) : 0;
-        raw[2 * i + 1] = 2 * i < left && 2 * (first + 2 * i) + 1 < p.channels ? bits_at(pixel + p.x_channel_stride) : 0;
+        load_if<2>(2 * i < left, pixel, raw + 2 * i);
+        load_if<2>(2 * i < left && 2 * (first + 2 * i) + 1 < p.channels, pixel + p.x_channel_stride, raw + 2 * i + 1);
       }
-      pixel += step;
+      pixel += (single ? 2 : 4) * p.x_channel_stride;
     }
   }
 
@@ -178,26 +176,15 @@ struct WeightLoader {
                 first * (single ? 1 : 2) * p.w_in_stride);
     const int64_t step = rows * (single ? 1 : 2) * p.w_in_stride;
     const int32_t words = count > 0 ? p.words - first : 0;
-#pragma unroll
-    for (int i = 0; i < slots; ++i) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) raw[i][j] = 0;
-    }
     if (p.w_quads) {
 #pragma unroll
       for (int i = 0; i < slots; ++i) {
-        if (i * rows < words) {
-          if constexpr (single) {
-            const uint4 v = __ldg(reinterpret_cast<const uint4*>(weight));
-            raw[i][0] = v.x, raw[i][1] = v.y, raw[i][2] = v.z, raw[i][3] = v.w;
-          } else {
-            const uint2 v = __ldg(reinterpret_cast<const uint2*>(weight));
-            raw[i][0] = v.x, raw[i][1] = v.y;
-            if (2 * (first + i * rows) + 1 < p.channels) {
-              const uint2 u = __ldg(reinterpret_cast<const uint2*>(weight + p.w_in_stride));
-              raw[i][2] = u.x, raw[i][3] = u.y;
-            }
-          }
+        const bool exists = i * rows < words;
+        if constexpr (single) {
+          load_if<16>(exists, weight, raw[i]);
+        } else {
+          load_if<8>(exists, weight, raw[i]);
+          load_if<8>(exists && 2 * (first + i * rows) + 1 < p.channels, weight + p.w_in_stride, raw[i] + 2);
         }
         weight += step;
       }
@@ -208,18 +195,15 @@ struct WeightLoader {
     for (int i = 0; i < slots; ++i) {
       const bool exists = i * rows < words, pair = 2 * (first + i * rows) + 1 < p.channels;
       const Scalar* of_column = weight;
+      uint32_t v[single ? 1 : 2][4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        if (exists && j < count) {
-          if constexpr (single) {
-            raw[i][j] = bits_at(of_column);
-          } else {
-            raw[i][j / 2] |= bits_at(of_column) << 16 * (j % 2);
-            if (pair) raw[i][2 + j / 2] |= bits_at(of_column + p.w_in_stride) << 16 * (j % 2);
-          }
-        }
+        load_if<sizeof(Scalar)>(exists && j < count, of_column, &v[0][j]);
+        if constexpr (!single) load_if<2>(exists && j < count && pair, of_column + p.w_in_stride, &v[1][j]);
         of_column += next;
       }
+#pragma unroll
+      for (int j = 0; j < 4; ++j) raw[i][j] = single ? v[0][j] : v[j / 2][j % 2 * 2] | v[j / 2][j % 2 * 2 + 1] << 16;
       weight += step;
     }
   }
@@ -244,7 +228,7 @@ struct WeightLoader {
 };
 
 template <class Scalar, bool Strict, int TileColumns>
-__global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeof(Scalar)))
+__global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeof(Scalar), Strict))
     large_stride_tile_kernel(const __grid_constant__ TileParams p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
   constexpr int pairs = TileColumns / 32;  // of a warp: 16 columns
@@ -300,9 +284,10 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
     positions[thread] = {image * p.y_batch_stride + row * p.y_row_stride + column * p.y_column_stride,
                          exists ? row : -(1 << 30), column};
   }
+  // A chunk is in the first buffer if an even number of them is left.
   if (begin < end) {
-    weight.store(weights);
-    input.store(p, inputs);
+    weight.store(weights + ((end - begin) & 1) * weight_words);
+    input.store(p, inputs + ((end - begin) & 1) * input_words);
   }
   __syncthreads();
 
@@ -316,17 +301,16 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
       for (int r = 0; r < 8; ++r) sums[i][j][r / 4][r % 4] = 0;
     }
   }
-  int32_t buffer = 0;
 #pragma unroll 1
-  for (int32_t chunk = begin; chunk < end; ++chunk) {
+  for (int32_t left = end - begin; left > 0; --left) {
     const int32_t steps = (smaller(chunk_words, p.words - at.word) + step_words - 1) / step_words;
-    if (chunk + 1 < end) {
+    if (left > 1) {
       at.advance(p, taps_w);
       weight.load(p, at);
       input.load(p, at);
     }
-    const uint32_t* from_inputs = inputs + buffer * input_words + t * pitch(tile_positions) + warp_position + g;
-    const uint32_t* from_weights = weights + buffer * weight_words + t * pitch(TileColumns) + warp_column + 2 * g;
+    const uint32_t* from_inputs = inputs + (left & 1) * input_words + t * pitch(tile_positions) + warp_position + g;
+    const uint32_t* from_weights = weights + (left & 1) * weight_words + t * pitch(TileColumns) + warp_column + 2 * g;
 #pragma unroll
     for (int step = 0; step < chunk_words / step_words; ++step) {
       if (step < steps) {
@@ -379,10 +363,9 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
         }
       }
     }
-    if (chunk + 1 < end) {
-      buffer ^= 1;
-      weight.store(weights + buffer * weight_words);
-      input.store(p, inputs + buffer * input_words);
+    if (left > 1) {
+      weight.store(weights + (left - 1 & 1) * weight_words);
+      input.store(p, inputs + (left - 1 & 1) * input_words);
     }
     __syncthreads();
   }

@@ -16,11 +16,11 @@ struct TileParams : StridedParams {
   int32_t words, chunks;  // of the channels of a tap
   int32_t first_q_h, first_q_w, positions;
   int32_t columns, splits;
-  Divisor position_tiles, column_tiles, by_splits, q_w, q_h, row_columns, inner;
-  bool channels_innermost;  // of the columns
-  bool x_channels;          // whether 16 bytes of channels of a pixel can be loaded at once
-  bool w_quads;             // whether weights of 4 columns can be loaded at once
-  bool y_quads;             // whether outputs of 4 columns can be stored at once
+  Divisor position_tiles, column_tiles, by_splits, q_w, q_h, outer_columns, inner;
+  bool channels_innermost, channels_outermost;  // of the columns
+  bool x_channels;                              // whether 16 bytes of channels of a pixel can be loaded at once
+  bool w_quads;                                 // whether weights of 4 columns can be loaded at once
+  bool y_quads;                                 // whether outputs of 4 columns can be stored at once
 };
 
 static_assert(std::is_trivially_copyable_v<TileParams>);
@@ -35,8 +35,10 @@ inline TileParams make_tile_params(const Problem& p, const TileTiling& t, int32_
   q.first_q_h = narrow(t.first_q_h), q.first_q_w = narrow(t.first_q_w), q.positions = narrow(t.positions);
   q.columns = narrow(t.columns), q.splits = splits;
   q.position_tiles = Divisor(t.position_tiles), q.column_tiles = Divisor(t.column_tiles), q.by_splits = Divisor(splits);
-  q.q_w = Divisor(t.q_w), q.q_h = Divisor(t.q_h), q.row_columns = Divisor(t.row_columns), q.inner = Divisor(t.inner);
-  q.channels_innermost = t.channels_innermost;
+  q.q_w = Divisor(t.q_w), q.q_h = Divisor(t.q_h),
+  q.outer_columns = Divisor(t.channels_outermost ? t.columns / p.out_channels_per_group() : t.row_columns);
+  q.inner = Divisor(t.inner);
+  q.channels_innermost = t.channels_innermost, q.channels_outermost = t.channels_outermost;
   const int64_t size = element_size(p.dtype);
   const auto vector = narrow(16 / size);
   q.x_channels = access_width(o.x, size, p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector) == vector;

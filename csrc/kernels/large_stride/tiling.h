@@ -1,7 +1,7 @@
 // Configurations that cut the matrix product into tiles: any depth, staged piece by piece. M are the positions of all
 // images, N the row phases and, of each, output channels times column phases; neighbours in memory are innermost,
 // padded to 4. Row phases are outermost, so that most tiles meet few of them and leave out the taps that none of theirs
-// has.
+// has; if all have the same, output channels are, whose phases' weights lie together in memory.
 #pragma once
 
 #include "../../plan/plan.h"
@@ -14,7 +14,8 @@ inline constexpr int32_t chunk_words = 32;  // of K, at a time; of one tap
 
 // How a problem is cut into tiles.
 struct TileTiling {
-  bool channels_innermost = false;       // whether columns run along output channels, or along the phases of a row
+  bool channels_innermost = false;  // whether columns run along output channels, or along the phases of a row
+  bool channels_outermost = false;
   int64_t inner = 0;                     // of those, padded
   int64_t row_columns = 0, columns = 0;  // of a row phase, and all
   int64_t words = 0, chunks = 0;         // of the channels of a tap
@@ -44,6 +45,7 @@ inline TileTiling choose_tiles(const Problem& p, int32_t tile_columns) {
   // Without rows of phases worth the name, channels fill the columns better.
   t.channels_innermost = (p.y_strides[1] == 1 && channels > 1) ||
                          checked_mul(phases, channels) > checked_mul(2 * p.stride_w, padded_channels);
+  t.channels_outermost = !t.channels_innermost && p.kernel_h % p.stride_h == 0;
   t.inner = t.channels_innermost ? padded_channels : phases;
   t.row_columns = checked_mul(t.inner, t.channels_innermost ? p.stride_w : channels);
   t.columns = checked_mul(p.stride_h, t.row_columns);

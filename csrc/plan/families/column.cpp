@@ -59,18 +59,28 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
       continue;
     }
     const column::Resources r = column::resources(p, config, tiling);
-    if (r.shared_bytes() > device.shared_memory_per_block) {
-      refused("needs " + std::to_string(r.shared_bytes()) + " bytes of shared memory a block");
+    if (r.shared_bytes(column::ring_steps[1]) > device.shared_memory_per_block) {
+      refused("needs " + std::to_string(r.shared_bytes(column::ring_steps[1])) + " bytes of shared memory a block");
       continue;
     }
     const int64_t blocks = checked_mul(checked_mul(tiling.h.count, tiling.w.count), checked_mul(p.batch, p.groups));
-    if (blocks > std::numeric_limits<int32_t>::max()) {
-      refused("needs " + std::to_string(blocks) + " blocks, more than a grid holds");
+    if (blocks > std::numeric_limits<int32_t>::max() / 2) {
+      refused("needs " + std::to_string(blocks) + " tiles, more than are numbered in 32 bits");
       continue;
     }
+    const auto resident_with = [&](int32_t ring) {
+      return std::min<int64_t>(column::resident_warps(config.tiles) / config.warps,
+                               (device.shared_memory_per_block + 1024) / (r.shared_bytes(ring) + 1024));
+    };
+    const bool deep = resident_with(column::ring_steps[0]) == resident_with(column::ring_steps[1]);
+    const int32_t ring = column::ring_steps[deep ? 0 : 1];
+    const int64_t resident = resident_with(ring);
     Candidate c = fitting(Algorithm::column, config.name, row);
-    c.plan.grid = blocks;
+    // A block takes tile after tile, and loads the next one's inputs while it sums up the last one's products.
+    c.plan.grid = std::min(blocks, device.multiprocessors * resident);
     c.plan.block = 32 * config.warps;
+    c.plan.cut[0] = ring;
+    c.plan.shared_bytes = r.shared_bytes(ring);
     // A block loads, multiplies and gathers one after another: only other blocks of its multiprocessor overlap.
     const bool half = p.dtype != DataType::float32;
     const bool strict = !half && p.precision == Precision::ieee;
@@ -91,11 +101,8 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     const double products = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
     const double gather = outputs * static_cast<double>(p.out_channels_per_group()) * (products + 4) * 0.05e-9;
     const double busy = load + multiply + gather;
-    const auto resident = static_cast<double>(
-        std::max<int64_t>(1, std::min<int64_t>(column::resident_warps(config.tiles) / config.warps,
-                                               device.shared_memory_per_block / (r.shared_bytes() + 1024))));
-    const double waves = std::ceil(static_cast<double>(blocks) / (multiprocessors * resident));
-    const double alone = std::min(resident, std::ceil(static_cast<double>(blocks) / multiprocessors));
+    const double waves = std::ceil(static_cast<double>(blocks) / static_cast<double>(c.plan.grid));
+    const double alone = std::ceil(static_cast<double>(c.plan.grid) / multiprocessors);
     c.estimated_seconds = launch_seconds + std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.9,
                                                     waves * (1.5e-6 + alone * busy));
     out.push_back(c);

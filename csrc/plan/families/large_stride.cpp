@@ -45,7 +45,7 @@ Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::Til
   // the time from memory to shared memory, which other blocks hide.
   const double steps = std::min(4.0, std::ceil(static_cast<double>(t.words) / large_stride::step_words));
   const double product = steps * tile_columns / 8 * 5.7 * 2 * (strict ? 3.2 : 1) / 1.7e9, latency = 0.6e-6;
-  const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype)),
+  const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype), strict),
                multiprocessors = device.multiprocessors;
   Cut best;
   for (int32_t splits = 1; splits == 1 || (splits <= 16 && 2 * splits <= chunks); splits *= 2) {
@@ -100,7 +100,6 @@ std::string tiled_candidate(const Problem& p, const DeviceInfo& device, int32_t 
 void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string refusal = large_stride_refusal(p, device);
   const bool large = p.stride_h >= 8 || p.stride_w >= 8;
-  const large_stride::Tiling t = refusal.empty() && large ? large_stride::choose_tiling(p) : large_stride::Tiling{};
   for (int32_t row = 0; row < large_stride::config_count; ++row) {
     const large_stride::Config& config = large_stride::configs[row];
     const auto refused = [&](const std::string& reason) {
@@ -124,20 +123,22 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       refused("takes strides of 8 or more, not " + std::to_string(std::max(p.stride_h, p.stride_w)));
       continue;
     }
-    const int64_t most = int64_t{config.steps} * large_stride::step_words;
-    const int64_t channels = p.dtype == DataType::float32 ? 1 : 2;
+    const large_stride::Tiling t = large_stride::choose_tiling(p, config.steps);
+    const int64_t most = int64_t{config.steps} * large_stride::step_pairs;
+    const int64_t channels = p.dtype == DataType::float32 ? 2 : 4;
     const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
     if (!large_stride::compiled(config, strict)) {
       refused("has no strict float32");
       continue;
     }
     if (t.depth > most) {
-      refused("takes at most " + std::to_string(most * channels) + " input channels times taps of a phase, not " +
-              std::to_string(t.depth * channels));
+      refused("takes at most " + std::to_string(most * channels) + " input channels, padded to " +
+              std::to_string(channels) + ", times taps of a phase, not " + std::to_string(t.depth * channels));
       continue;
     }
-    if (t.shared_bytes() > device.shared_memory_per_block || t.plane * (t.words + 1) >= 1 << 26) {
-      refused("needs " + std::to_string(t.shared_bytes()) + " bytes of shared memory for one row of positions");
+    if (t.shared_bytes(config.steps) > device.shared_memory_per_block || t.plane * (t.pairs + 1) >= 1 << 26) {
+      refused("needs " + std::to_string(t.shared_bytes(config.steps)) +
+              " bytes of shared memory for one row of positions");
       continue;
     }
     const int64_t blocks = checked_mul(checked_mul(t.blocks, t.row_blocks), checked_mul(p.batch, p.groups));
@@ -147,22 +148,23 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     }
     Candidate c = fitting(Algorithm::large_stride, config.name, row);
     c.plan.grid = blocks;
-    c.plan.block = large_stride::block;
+    c.plan.block = 32 * t.warps;
     const double multiprocessors = device.multiprocessors;
     // Of the issue slots of a multiprocessor, at 1.7 GHz: staging its inputs, a round of 32 positions for each warp.
-    const double steps = std::ceil(static_cast<double>(t.depth) / large_stride::step_words);
+    const double steps = config.steps, warps = static_cast<double>(t.warps);
     const double rounds = static_cast<double>(t.positions()) / large_stride::loop_positions;
-    const double instructions = static_cast<double>(t.words * t.in_rows * t.in_columns) / 32 * 25 +
-                                4 * rounds * (120 + steps * (strict ? 90 : 22)) + 4 * 40 * steps;
-    const double busy = instructions / 4 / 1.7e9;
-    const double waves = std::max(
-        1.0, static_cast<double>(blocks) / (multiprocessors * large_stride::resident_blocks(config.steps, strict)));
+    const double staging = static_cast<double>(2 * t.pairs * t.in_rows * t.in_columns) / 32 * 12;
+    const double instructions = staging + warps * (rounds * (120 + steps * (strict ? 90 : 14)) + 30 * steps);
+    const double resident = std::max(1.0, std::floor(large_stride::resident_warps(config.steps, strict) / warps));
+    const double waves = std::max(1.0, static_cast<double>(blocks) / (multiprocessors * resident));
+    // Few warps wait for memory: half of the issue slots are used.
+    const double busy = instructions / 4 / 1.7e9 * 2;
     c.estimated_seconds =
-        launch_seconds + 1e-6 +
+        launch_seconds + 3e-6 +
         std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.8,
                  std::max(waves * 1.5e-6, std::ceil(static_cast<double>(blocks) / multiprocessors) * busy)) +
-        // More registers, fewer warps.
-        1e-7 * config.steps / 6;
+        // More registers, more code.
+        5e-7 * config.steps / 6;
     out.push_back(c);
   }
 }
