@@ -185,36 +185,36 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split;
                                                             // a sum may be NaN
   auto* const steps = reinterpret_cast<uint2*>(shared + 16);
-  auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
+  auto* const pixels = reinterpret_cast<Pixel*>(shared + p.pixels_at);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t lane = thread % 32, warp = thread / 32;
   const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
   const Place at = place_of(p, blockIdx.x);
   const DeviceSet set = p.sets[at.set];
 
-  if (thread == 0) flags[0] = flags[2] = 0;
+  const Chunks chunks = chunks_of(p, at);
+  const Inside inside = inside_of(p, at, set);
+  const bool outside = inside.rows < p.patch_rows || inside.columns < p.patch_columns;
+  if (thread == 0) flags[0] = outside, flags[2] = 0;
   for (int32_t s = thread; s < set.steps; s += threads) {
     const DeviceStep step = p.steps[set.first_step + s];
     steps[s] = make_uint2(step.offset, step.mask);
   }
-  __syncthreads();
-  // Where the patch's pixels are in x, from its first image and channel.
-  bool outside = false;
-  for (int32_t i = thread; i < ceil_div(p.patch_pixels, quad) * quad; i += threads) {
-    offsets[i] = pixel_offset(p, at, set, i, outside);
-  }
-  if (outside) flags[0] = 1;
-  __syncthreads();
-
+  const int32_t width = inside.columns / (p.fill == Fill::rows ? quad : 1);
   const Filler filler{static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
                           static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
-                      offsets};
+                      pixels, inside.images * inside.rows * width};
+  for (int32_t i = thread; i < filler.count; i += threads) {
+    pixels[i] = pixel_of(p, at, set, inside, static_cast<uint32_t>(width), static_cast<uint32_t>(i));
+  }
+  if ((outside || inside.images < p.tile_images) && chunks.first < chunks.last) {
+    auto* const words = reinterpret_cast<uint4*>(shared + p.stages_at);
+    for (int32_t i = thread; i < p.stages * p.stage_bytes / 16; i += threads) words[i] = make_uint4(0, 0, 0, 0);
+  }
+  __syncthreads();
+
   const device::SharedAddress stages = device::shared_address(shared + p.stages_at);
-  // Chunks of the reduction, and where in a patch are the words of this lane's column in each block of 8 positions.
-  const Chunks chunks = chunks_of(p, at);
-  const auto items_of = [&](int32_t chunk) {
-    return static_cast<uint32_t>(groups_of(p, chunk)) * (p.fill == Fill::channels ? 1 : 4) * p.by_items.divisor;
-  };
+  // Where in a patch are the words of this lane's column in each block of 8 positions.
   device::SharedAddress bytes[columns];
 #pragma unroll
   for (int n = 0; n < columns; ++n) {
@@ -241,9 +241,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     const auto copy = [&](int32_t chunk, int32_t stage) {
       if (chunk < chunks.last) {
         const device::SharedAddress to = stages + static_cast<uint32_t>(stage * p.stage_bytes);
-        const uint32_t items = items_of(chunk);
-#pragma unroll 1
-        for (auto i = static_cast<uint32_t>(thread); i < items; i += threads) copy_item<mode>(p, filler, to, chunk, i);
+        copy_chunk<mode, threads>(p, filler, to, chunk, thread);
       }
       device::cp_async_commit();
     };
@@ -328,11 +326,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         device::cp_async_wait<2>();
       }
       stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
-      if (!copies_need_no_order<mode>(p)) {
-        const uint32_t items = items_of(chunk);
-#pragma unroll 1
-        for (auto i = static_cast<uint32_t>(thread); i < items; i += threads) finish_item<mode>(p, stage, i);
-      }
+      if (!copies_need_no_order<mode>(p)) finish_chunk<mode, threads>(p, filler, stage, chunk, thread);
       __syncthreads();
       // Into the stage of the chunk before this one, which all have multiplied.
       copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);

@@ -11,7 +11,6 @@ struct Params : CommonParams {
   int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
   int32_t stages;                             // of the patch
   int32_t skew;                               // words between the sums of two phases, beyond their rows
-  Divisor by_items;                           // of a channel slot, when a patch is read
   Divisor by_tile_columns, by_tile_rows;
   Divisor by_row_phases, by_vectors;  // when a tile is written
 };
@@ -46,7 +45,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);
   q.skew = columns == 1 ? 0 : 32 / columns / 2 * 2;
 
-  q.by_items = Divisor(q.fill == Fill::channels ? patch.pixels : patch.quads);
   q.by_tile_columns = Divisor(tile.columns), q.by_tile_rows = Divisor(tile.rows);
   q.by_row_phases = Divisor(tile.row_phases);
   q.by_vectors = Divisor(ceil_div<int64_t>(

@@ -38,7 +38,7 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   return patch;
 }
 
-// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then stages of the
+// Shared memory, in bytes from its start: the steps, where the patch's pixels are, then stages of the
 // patch, and in their place, at the end, the sums.
 struct SharedLayout {
   int64_t pixels, stages, bytes;
@@ -66,7 +66,7 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
   SharedLayout s{};
   s.pixels = aligned(16 + int64_t{8} * steps);
-  s.stages = aligned(s.pixels + int64_t{4} * quad * patch.quads);
+  s.stages = aligned(s.pixels + int64_t{8} * quad * patch.quads);
   const int64_t sums = sums_bytes(config, channels_innermost(p));
   s.patch_stages =
       static_cast<int32_t>(std::clamp<int64_t>(stages_room(config, p) / patch.bytes, fewest_stages, most_stages));
