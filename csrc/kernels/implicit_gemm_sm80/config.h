@@ -41,6 +41,9 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 // The parts are TF32 halves of a float32.
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 
+// Of a pixel, in the patch, the words of a lane.
+constexpr int32_t pixel_bytes(Mode m) { return 8 * parts_of(m); }
+
 // Fragments of float32 live twice, and beside the sums those of a step.
 constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
 constexpr int32_t resident_blocks(const Config& c, Mode m) {

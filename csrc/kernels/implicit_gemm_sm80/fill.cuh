@@ -1,10 +1,10 @@
 // Reading the patch: asynchronous copies bring a chunk of it to shared memory while chunks before it are multiplied;
 // then each thread rounds, splits or pairs what it has copied, where it lies. The patch is [channel
-// group][part][t][pixel] [2 words]. Lane t of a fragment takes both words of a pixel at once: channels 2t and 2t + 1 of
+// group][t][pixel][part][2 words]. Lane t of a fragment takes all words of a pixel at once: channels 2t and 2t + 1 of
 // float32, 4t to 4t + 3 of the 16-bit types.
 //
-// A thread copies, of every chunk, the same pixels of the same t of the same channel group. Pixels outside the image are
-// zeros from the start, and no thread copies them: on an image of 4 x 4 they are most of the patch.
+// A thread copies, of every chunk, the same pixels of the same t of the same channel group. Pixels outside the image
+// are zeros from the start, and no thread copies them: on an image of 4 x 4 they are most of the patch.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -39,8 +39,9 @@ CONVT_DEVICE Inside inside_of(const Params& p, const Place& at, const DeviceSet&
   return in;
 }
 
-// Pixel `i` of the `width` in a row of the image's part. Rows that are read four pixels at a time begin and end with all
-// four.
+// Pixel `i` of the `width` in a row of the image's part. Rows that are read four pixels at a time begin and end with
+// all four.
+template <Mode mode>
 CONVT_DEVICE Pixel pixel_of(const Params& p, const Place& at, const DeviceSet& set, const Inside& in, uint32_t width,
                             uint32_t i) {
   const auto rows = static_cast<uint32_t>(in.rows);
@@ -52,29 +53,39 @@ CONVT_DEVICE Pixel pixel_of(const Params& p, const Place& at, const DeviceSet& s
                        (at.row + set.origin_row + row) * p.x_row_stride +
                        (at.column + set.origin_column + column) * p.x_column_stride;
   const int32_t pixel = (static_cast<int32_t>(image) * p.patch_rows + row) * p.patch_columns + column;
-  return make_uint2(static_cast<uint32_t>(from), static_cast<uint32_t>(8 * pixel));
+  return make_uint2(static_cast<uint32_t>(from), static_cast<uint32_t>(pixel_bytes(mode) * pixel));
 }
 
-// What a thread copies of a chunk: pixels `first`, first + step, ... of one t of one channel group. Neighbouring threads
-// copy what are neighbours in x.
+// What a thread copies of a chunk: pixels `first`, first + step, ... of one t of one channel group. Neighbouring
+// threads copy what are neighbours in x, as far as that leaves their places in shared memory in different banks.
 struct Share {
   int32_t group, t, first, step;
 };
 
 template <int Threads>
 CONVT_DEVICE Share share_of(const Params& p, int32_t thread) {
+  static_assert(Threads == 128);
   // A chunk has one, two or four channel groups.
   const int32_t log = 2 + p.groups_of_chunk / 2;
   Share s;
   s.step = Threads >> log;
-  int32_t slot;
   if (p.fill == Fill::channels) {
-    slot = thread & ((1 << log) - 1), s.first = thread >> log;
+    const int32_t slot = thread & ((1 << log) - 1);
+    s.group = slot / 4, s.t = slot % 4, s.first = thread >> log;
+  } else if (p.fill == Fill::rows) {
+    s.t = thread % 4, s.first = (thread / 4) & (s.step - 1), s.group = thread >> (9 - log);
   } else {
-    slot = thread / s.step, s.first = thread & (s.step - 1);
+    const int32_t slot = thread >> (7 - log);
+    s.group = slot / 4, s.t = slot % 4, s.first = thread & (s.step - 1);
   }
-  s.group = slot / 4, s.t = slot % 4;
   return s;
+}
+
+// Of four pixels' place in shared memory, every other 16 bytes are exchanged while their threads write or read them:
+// 16, or 0.
+template <Mode mode>
+CONVT_DEVICE uint32_t swap_of(const Pixel& four) {
+  return four.y / (quad * pixel_bytes(mode)) % 2 * 16;
 }
 
 // Copies the thread's share of chunk `chunk`. The address of a copy of nothing is not read.
@@ -88,8 +99,7 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
   if (group >= p.channel_groups) return;
   const int32_t channel = group * channels + share.t * count;
   const int32_t left = p.in_channels - channel;
-  const device::SharedAddress to =
-      stage + static_cast<uint32_t>((share.group * parts_of(mode) * 4 + share.t) * p.patch_plane);
+  const device::SharedAddress to = stage + static_cast<uint32_t>((share.group * 4 + share.t) * p.patch_plane);
   const auto pixel = [&](int32_t i) { return f.pixels[i]; };
   if (p.fill == Fill::channels) {
     const Scalar* const x = static_cast<const Scalar*>(f.x) + (left > 0 ? channel : 0);
@@ -103,14 +113,14 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
   }
   const Scalar* const x = static_cast<const Scalar*>(f.x) + channel * p.x_channel_stride;
   if (p.fill == Fill::rows) {
-    // They are first [channel][pixel].
+    // They are first [channel][pixel], in the order of channels that leaves neighbours in different banks.
 #pragma unroll 2
     for (int32_t i = share.first; i < f.count; i += share.step) {
       const Pixel at = pixel(i);
       const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
       for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-        device::cp_async<32 / count>(to + at.y + static_cast<uint32_t>(c * (32 / count)), from,
+        device::cp_async<32 / count>((to + at.y + static_cast<uint32_t>(c * (32 / count))) ^ swap_of<mode>(at), from,
                                      c < left ? 32 / count : 0);
       }
     }
@@ -167,32 +177,46 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
   constexpr bool wide = sizeof(typename Traits<mode>::Scalar) == 4;
   const Share share = share_of<Threads>(p, thread);
   if (chunk * p.groups_of_chunk + share.group >= p.channel_groups) return;
-  stage += static_cast<uint32_t>((share.group * parts_of(mode) * 4 + share.t) * p.patch_plane);
-  const device::SharedAddress low_part = 4 * p.patch_plane;  // from one part to the other
+  stage += static_cast<uint32_t>((share.group * 4 + share.t) * p.patch_plane);
   if (p.fill == Fill::rows) {
 #pragma unroll 1
     for (int32_t i = share.first; i < f.count; i += share.step) {
-      device::SharedAddress to = stage + f.pixels[i].y;
-      const uint4 even = device::load_shared_16(to), odd = device::load_shared_16(to + 16);
-      const uint32_t r[8] = {even.x, even.y, even.z, even.w, odd.x, odd.y, odd.z, odd.w};
+      const Pixel at = f.pixels[i];
+      const device::SharedAddress to = stage + at.y;
+      const uint32_t swap = swap_of<mode>(at);
+      const uint4 even = device::load_shared_16(to ^ swap), odd = device::load_shared_16((to + 16) ^ swap);
+      if constexpr (mode == Mode::ieee) {
+        // Pixels 0 to 3 of two channels; of two neighbours, the second first where places are exchanged.
+        const uint32_t r[2][4] = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
 #pragma unroll
-      for (int e = 0; e < quad; e += 2, to += 16) {
-        uint32_t words[4];  // of pixels e and e + 1
-        if constexpr (mode == Mode::tf32) {
+        for (int e = 0; e < quad; ++e) {
+          uint32_t high[2], low[2];
 #pragma unroll
-          for (int k = 0; k < 4; ++k) words[k] = tf32_operand(r[k % 2 * 4 + e + k / 2]);
-        } else if constexpr (mode == Mode::ieee) {
-          uint32_t low[4];
+          for (int c = 0; c < 2; ++c) split_tf32_operand(swap != 0 ? r[c][e ^ 1] : r[c][e], high[c], low[c]);
+          device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, high[0], high[1], low[0], low[1]);
+        }
+      } else {
+        const uint32_t r[8] = {even.x, even.y, even.z, even.w, odd.x, odd.y, odd.z, odd.w};
+        uint32_t words[2][4];  // of two pixels
 #pragma unroll
-          for (int k = 0; k < 4; ++k) split_tf32_operand(r[k % 2 * 4 + e + k / 2], words[k], low[k]);
-          device::store_shared_16(to + low_part, low[0], low[1], low[2], low[3]);
-        } else {
+        for (int e = 0; e < quad; e += 2) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
-            words[k] = __byte_perm(r[k % 2 * 4 + e / 2], r[k % 2 * 4 + 2 + e / 2], k < 2 ? 0x5410 : 0x7632);
+            if constexpr (mode == Mode::tf32) {
+              words[e / 2][k] = tf32_operand(r[k % 2 * 4 + e + k / 2]);
+            } else {
+              words[e / 2][k] = __byte_perm(r[k % 2 * 4 + e / 2], r[k % 2 * 4 + 2 + e / 2], k < 2 ? 0x5410 : 0x7632);
+            }
           }
         }
-        device::store_shared_16(to, words[0], words[1], words[2], words[3]);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          uint32_t(&first)[4] = words[e], (&second)[4] = words[e ^ 1];
+          const bool exchange = swap != 0;
+          device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, exchange ? second[0] : first[0],
+                                  exchange ? second[1] : first[1], exchange ? second[2] : first[2],
+                                  exchange ? second[3] : first[3]);
+        }
       }
     }
     return;
@@ -216,8 +240,7 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
         } else {
           uint32_t high[2], low[2];
           split_tf32_operand(words[e].x, high[0], low[0]), split_tf32_operand(words[e].y, high[1], low[1]);
-          device::store_shared_8(at[e] + low_part, low[0], low[1]);
-          device::store_shared_8(at[e], high[0], high[1]);
+          device::store_shared_16(at[e], high[0], high[1], low[0], low[1]);
         }
       }
     }

@@ -10,6 +10,7 @@ struct Params : CommonParams {
   int32_t patch_plane;                        // bytes of a lane's words of all pixels
   int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
   int32_t stages;                             // of the patch
+  uint32_t zero;                              // which no compiler knows
   int32_t skew;                               // words between the sums of two phases, beyond their rows
   Divisor by_tile_columns, by_tile_rows;
   Divisor by_row_phases, by_vectors;  // when a tile is written
@@ -35,11 +36,14 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const Counts n = make_counts(p, t, tile);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
-  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 16, 8, q, launch.pack);
+  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 16,
+              pixel_bytes(mode_of(p)), q, launch.pack);
+  // Beside the mask, where the step's fragments of A begin.
+  for (int32_t s = 0; s < t.steps; ++s) q.steps[s].mask |= t.step[s].prefix << 8;
   q.positions = tile.images * tile.rows * tile.columns;
-  q.patch_plane = 8 * patch.pitch;
+  q.patch_plane = pixel_bytes(mode_of(p)) * patch.pitch;
   q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);
-  q.stages = shared.patch_stages;
+  q.stages = shared.patch_stages, q.zero = 0;
   // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
   int32_t columns = 1;
   for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);

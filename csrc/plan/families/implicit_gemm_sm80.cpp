@@ -25,6 +25,14 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
 // that.
 double mma_seconds(const DeviceInfo& d) { return 4096 / (0.65 * 0.8 * d.fp16_flops / d.multiprocessors); }
 
+// Of the tiles of `size` positions of an axis, the part in which some position, plus `offset`, is inside the image.
+double tiles_with_pixels(int64_t in, int64_t positions, int64_t size, int64_t offset) {
+  const int64_t tiles = ceil_div(positions, size);
+  const int64_t first = std::max<int64_t>(0, floor_div<int64_t>(-offset, size));
+  const int64_t end = std::min(tiles, ceil_div(std::max<int64_t>(0, in - offset), size));
+  return static_cast<double>(std::max<int64_t>(0, end - first)) / static_cast<double>(tiles);
+}
+
 void consider(const Problem& p, const DeviceInfo& device, const Config& config, const family::Tables& t, GemmTile tile,
               Choice& best) {
   const Mode mode = family::mode_of(p);
@@ -32,12 +40,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   if (images > 1 && checked_mul(images, std::abs(p.x_strides[0])) >= int64_t{1} << 30) return;
   tile.channel_groups = 1;
   const int64_t channel_groups = family::make_counts(p, t, tile).channel_groups;
-  int32_t fewest_steps = family::most_taps, most_steps = 0;
-  int64_t fragments = 0, steps = 0;
+  // Of a block in the mean: it leaves out the steps that read no pixel of the image.
+  // On larger images those are few.
+  const bool small = p.in_h <= 16 || p.in_w <= 16;
+  double fewest_steps = family::most_taps, fragments = 0, steps = 0, most_steps = 0;
   for (int32_t i = 0; i < t.sets; ++i) {
-    if (t.set[i].steps > 0) fewest_steps = std::min(fewest_steps, t.set[i].steps);
-    most_steps = std::max(most_steps, t.set[i].steps);
-    fragments += t.set[i].fragments, steps += t.set[i].steps;
+    double of_set = small ? 0 : t.set[i].steps;
+    if (!small) fragments += t.set[i].fragments;
+    for (int32_t s = t.set[i].first_step; small && s < t.set[i].first_step + t.set[i].steps; ++s) {
+      const double tiles = tiles_with_pixels(p.in_h, ceil_div(p.out_h, p.stride_h), tile.rows, t.step[s].row) *
+                           tiles_with_pixels(p.in_w, ceil_div(p.out_w, p.stride_w), tile.columns, t.step[s].column);
+      of_set += tiles, fragments += tiles * __builtin_popcount(t.step[s].mask);
+    }
+    if (of_set > 0) fewest_steps = std::min(fewest_steps, of_set);
+    steps += of_set, most_steps = std::max(most_steps, of_set);
   }
   // Enough steps between two barriers, if shared memory allows it.
   while (tile.channel_groups < family::most_groups && tile.channel_groups < channel_groups &&
@@ -54,7 +70,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const family::Counts n = family::make_counts(p, t, tile);
   const double products = mode == Mode::ieee ? 3 : 1;
   // Fragments of B come from shared memory, those of A from L1, at 128 bytes a clock together: 32 MMAs take 47 clocks.
-  const double mmas = static_cast<double>(fragments) * config.columns() / 8 * products;
+  const double mmas = fragments * config.columns() / 8 * products;
   const double loads = family::parts_of(mode) * (512.0 * fragments * config.warps_n +
                                                  256.0 * steps * config.n_blocks * config.warps_n * config.warps_m);
   const double bound = mmas > 0 ? std::max(1.0, loads / 128 / (mmas * 47 / 32)) : 1.0;
@@ -153,6 +169,21 @@ void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, s
           consider(p, device, config, t, tile, best);
         }
         if (wide >= columns || wide >= config.columns()) break;
+      }
+      // On small images, a tile of few positions of many images: it leaves out what reads outside the image.
+      if (columns <= 8 && rows <= 8) {
+        for (int32_t tile_rows = 1; tile_rows <= rows; tile_rows += std::max(1, rows - 1)) {
+          for (int32_t tile_columns = quads ? columns : 1; tile_columns <= columns; ++tile_columns) {
+            if (tile_columns > 1 && tile_columns < columns) continue;
+            GemmTile tile;
+            tile.columns = quads ? ceil_div(columns, 4) * 4 : tile_columns, tile.rows = tile_rows;
+            if (tile.columns * tile.rows > config.columns()) continue;
+            tile.images =
+                static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
+            tile.row_phases = row_phases, tile.column_phases = column_phases;
+            consider(p, device, config, t, tile, best);
+          }
+        }
       }
       if (stride_h == 1) break;
     }
