@@ -413,15 +413,52 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 
   // What comes before needs the registers.
   const Place at = place_of(p, static_cast<uint32_t>(recomputed(static_cast<int32_t>(blockIdx.x))));
-  // All sums to shared memory, where the patches were. Those of one split get their bias on the way.
+  if (p.splits > 1) {
+    // Every split leaves its sums, each thread its own; the one that is last adds them all, in the order of the splits.
+    constexpr int32_t vectors = blocks * columns;
+    auto* const partials = reinterpret_cast<float4*>(p.partials) +
+                           static_cast<int64_t>(at.reduction) * p.splits * (vectors * threads) + thread;
+    float4* const own = partials + static_cast<int64_t>(at.split) * (vectors * threads);
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) {
+      const float(&v)[4] = sums[i / columns][i % columns];
+      own[i * threads] = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) {
+      flags[1] = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
+    }
+    __syncthreads();
+    if (flags[1] == 0) return;
+    __threadfence();
+    constexpr int batch = vectors < 16 ? vectors : 16;  // loads on their way
+#pragma unroll (vectors > 8 ? 1 : 2)
+    for (int32_t k = 0; k < p.splits; ++k) {
+      const float4* const from = partials + static_cast<int64_t>(k) * (vectors * threads);
+#pragma unroll
+      for (int i = 0; i < vectors; i += batch) {
+        float4 add[batch];
+#pragma unroll
+        for (int e = 0; e < batch; ++e) add[e] = __ldcg(from + (i + e) * threads);
+#pragma unroll
+        for (int e = 0; e < batch; ++e) {
+          float(&v)[4] = sums[(i + e) / columns][(i + e) % columns];
+          if (k == 0) v[0] = v[1] = v[2] = v[3] = 0;
+          v[0] += add[e].x, v[1] += add[e].y, v[2] += add[e].z, v[3] += add[e].w;
+        }
+      }
+    }
+  }
+
+  // All sums to shared memory, where the patches were. They get their bias on the way.
   auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
   const bool edge = flags[0] != 0 || mode == Mode::ieee;
   float zero = 0;  // or NaN, if a sum is not finite
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
     const int32_t row = (m * config.warps_m + warp_m) * 16 + lane / 4;
-    float bias[2] = {};
-    if (p.splits == 1) bias[0] = bias_of_row<mode>(p, at, row), bias[1] = bias_of_row<mode>(p, at, row + 8);
+    const float bias[2] = {bias_of_row<mode>(p, at, row), bias_of_row<mode>(p, at, row + 8)};
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
@@ -451,31 +488,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   if (edge && zero != zero) flags[2] = 1;
   __syncthreads();
 
-  if (p.splits > 1) {
-    // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
-    constexpr int32_t elements = 16 * config.rows() * config.columns();
-    float* const partials = p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements;
-    for (int32_t i = thread; i < elements; i += threads) {
-      partials[static_cast<int64_t>(at.split) * elements + i] =
-          tile[sum_at<Row>(p, i / config.columns(), i % config.columns())];
-    }
-    __threadfence();
-    __syncthreads();
-    if (thread == 0) {
-      flags[1] = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
-    }
-    __syncthreads();
-    if (flags[1] == 0) return;
-    __threadfence();
-    for (int32_t i = thread; i < elements; i += threads) {
-      float sum = 0;
-      for (int32_t k = 0; k < p.splits; ++k) sum += __ldcg(partials + static_cast<int64_t>(k) * elements + i);
-      if (edge && sum != sum) flags[2] = 1;
-      tile[sum_at<Row>(p, i / config.columns(), i % config.columns())] =
-          sum + bias_of_row<mode>(p, at, i / config.columns());
-    }
-    __syncthreads();
-  }
   write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);
   if (flags[2] != 0) {
     __syncthreads();
