@@ -88,6 +88,11 @@ CONVT_DEVICE uint32_t swap_of(const Pixel& four) {
   return four.y / (quad * pixel_bytes(mode)) % 2 * 16;
 }
 
+template <int Count>
+struct Batch {
+  static constexpr int value = Count;
+};
+
 // Copies the thread's share of chunk `chunk`. The address of a copy of nothing is not read.
 template <Mode mode, int Threads>
 CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
@@ -100,42 +105,46 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
   const int32_t channel = group * channels + share.t * count;
   const int32_t left = p.in_channels - channel;
   const device::SharedAddress to = stage + static_cast<uint32_t>((share.group * 4 + share.t) * p.patch_plane);
-  const auto pixel = [&](int32_t i) { return f.pixels[i]; };
+  // A few pixels' places are on their way at a time.
+  const auto each = [&](auto batch, const auto& copy) {
+#pragma unroll 1
+    for (int32_t i = share.first; i < f.count; i += batch.value * share.step) {
+      Pixel at[batch.value];
+#pragma unroll
+      for (int e = 0; e < batch.value; ++e) at[e] = f.pixels[i + e * share.step < f.count ? i + e * share.step : i];
+#pragma unroll
+      for (int e = 0; e < batch.value; ++e) {
+        if (i + e * share.step < f.count) copy(at[e]);
+      }
+    }
+  };
   if (p.fill == Fill::channels) {
     const Scalar* const x = static_cast<const Scalar*>(f.x) + (left > 0 ? channel : 0);
     const int32_t bytes = left > 0 ? 8 : 0;
-#pragma unroll 4
-    for (int32_t i = share.first; i < f.count; i += share.step) {
-      const Pixel at = pixel(i);
-      device::cp_async<8>(to + at.y, x + static_cast<int32_t>(at.x), bytes);
-    }
+    each(Batch<4>{}, [&](const Pixel& at) { device::cp_async<8>(to + at.y, x + static_cast<int32_t>(at.x), bytes); });
     return;
   }
   const Scalar* const x = static_cast<const Scalar*>(f.x) + channel * p.x_channel_stride;
   if (p.fill == Fill::rows) {
     // They are first [channel][pixel], in the order of channels that leaves neighbours in different banks.
-#pragma unroll 2
-    for (int32_t i = share.first; i < f.count; i += share.step) {
-      const Pixel at = pixel(i);
+    each(Batch<2>{}, [&](const Pixel& at) {
       const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
       for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
         device::cp_async<32 / count>((to + at.y + static_cast<uint32_t>(c * (32 / count))) ^ swap_of<mode>(at), from,
                                      c < left ? 32 / count : 0);
       }
-    }
+    });
     return;
   }
   if constexpr (sizeof(Scalar) == 4) {
-#pragma unroll 2
-    for (int32_t i = share.first; i < f.count; i += share.step) {
-      const Pixel at = pixel(i);
+    each(Batch<4>{}, [&](const Pixel& at) {
       const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
       for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
         device::cp_async<4>(to + at.y + static_cast<uint32_t>(4 * c), from, c < left ? 4 : 0);
       }
-    }
+    });
   } else {
     // No asynchronous copy takes elements of 2 bytes. A few pixels' loads are on their way at a time.
     constexpr int batch = 4;
@@ -145,7 +154,7 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
 #pragma unroll
       for (int e = 0; e < batch; ++e) {
         const bool exists = i + e * share.step < f.count;
-        const Pixel here = pixel(exists ? i + e * share.step : i);
+        const Pixel here = f.pixels[exists ? i + e * share.step : i];
         const Scalar* from = x + static_cast<int32_t>(here.x);
         at[e] = here.y;
 #pragma unroll
@@ -170,6 +179,14 @@ CONVT_DEVICE bool copies_need_no_order(const Params& p) {
   return sizeof(typename Traits<mode>::Scalar) == 2 && p.fill != Fill::rows;
 }
 
+// `v` as the sum of two operands. What is left after eleven bits, rounded, has twelve at most; the tensor core drops
+// the twelfth, and rounding it would err as much. It also has what is not a number, which `high` may lose, and is none
+// where `v` is infinite or `high` has become so: those sums are computed again.
+CONVT_DEVICE void split_pixel(uint32_t v, uint32_t& high, uint32_t& low) {
+  high = (v + 0x1000) & 0xffffe000;
+  low = __float_as_uint(__uint_as_float(v) - __uint_as_float(high));
+}
+
 // Brings into order what this thread has copied of a chunk.
 template <Mode mode, int Threads>
 CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
@@ -192,7 +209,7 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
         for (int e = 0; e < quad; ++e) {
           uint32_t high[2], low[2];
 #pragma unroll
-          for (int c = 0; c < 2; ++c) split_tf32_operand(swap != 0 ? r[c][e ^ 1] : r[c][e], high[c], low[c]);
+          for (int c = 0; c < 2; ++c) split_pixel(swap != 0 ? r[c][e ^ 1] : r[c][e], high[c], low[c]);
           device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, high[0], high[1], low[0], low[1]);
         }
       } else {
@@ -239,7 +256,7 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
           device::store_shared_8(at[e], tf32_operand(words[e].x), tf32_operand(words[e].y));
         } else {
           uint32_t high[2], low[2];
-          split_tf32_operand(words[e].x, high[0], low[0]), split_tf32_operand(words[e].y, high[1], low[1]);
+          split_pixel(words[e].x, high[0], low[0]), split_pixel(words[e].y, high[1], low[1]);
           device::store_shared_16(at[e], high[0], high[1], low[0], low[1]);
         }
       }

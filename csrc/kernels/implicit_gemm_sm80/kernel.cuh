@@ -179,6 +179,22 @@ CONVT_DEVICE void load_fragment(uint32_t (&to)[4], const void* from, uint32_t wa
 #endif
 }
 
+// The thread's number, not kept in a register from where it was used before.
+CONVT_DEVICE int32_t thread_again() {
+#if defined(__CUDA_ARCH__)
+  int32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+#else
+  return static_cast<int32_t>(threadIdx.x);
+#endif
+}
+
+// Likewise, of the block's tile.
+CONVT_DEVICE Place place_again(const Params& p) {
+  return place_of(p, static_cast<uint32_t>(recomputed(static_cast<int32_t>(blockIdx.x))));
+}
+
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
     implicit_gemm_kernel(const __grid_constant__ Params p) {
@@ -188,7 +204,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   constexpr int parts = parts_of(mode);
   static_assert(config.rows() <= 8, "a step's mask has 8 bits");
   static_assert(fits_registers(config, mode));
-  constexpr uint32_t all_blocks = (1u << blocks) - 1, mask_at = 24;  // in a step, after the offset
+  constexpr uint32_t mask_at = 24;  // in a step, after the offset
   static_assert(shared_bytes_limit < 1 << mask_at);
 
   unsigned char* const shared = device::dynamic_shared_memory();
@@ -197,9 +213,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   auto* const counts = flags + 4;                           // of steps, for each warp that finds them
   auto* const steps = reinterpret_cast<uint4*>(shared + steps_at);
   auto* const pixels = reinterpret_cast<Pixel*>(shared + p.pixels_at);
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t lane = thread % 32, warp = thread / 32;
-  const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
   float sums[blocks][columns][4];
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
@@ -211,6 +224,9 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   }
 
   {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    const int32_t lane = thread % 32, warp = thread / 32;
+    const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
     const Place at = place_of(p, blockIdx.x);
     const DeviceSet set = p.sets[at.set];
 
@@ -282,7 +298,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       const auto copy = [&](int32_t chunk, int32_t stage) {
         if (chunk < chunks.last) {
           const device::SharedAddress to = stages + static_cast<uint32_t>(stage * p.stage_bytes);
-          copy_chunk<mode, threads>(p, filler, to, chunk, thread);
+          copy_chunk<mode, threads>(p, filler, to, chunk, thread_again());
         }
         device::cp_async_commit();
       };
@@ -357,7 +373,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
           device::cp_async_wait<2>();
         }
         stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
-        if (!copies_need_no_order<mode>(p)) finish_chunk<mode, threads>(p, filler, stage, chunk, thread);
+        if (!copies_need_no_order<mode>(p)) finish_chunk<mode, threads>(p, filler, stage, chunk, thread_again());
         __syncthreads();
         // Into the stage of the chunk before this one, which all have multiplied.
         copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
@@ -385,14 +401,27 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
           if (s == 0) fragments += group_bytes;
           step = next;
           next = table[s * config.warps_m];
-          if (mask == all_blocks) {
-            // Without branches the blocks' instructions may overlap.
+          // Without branches the blocks' instructions may overlap: all, or as many as there are registers for.
+          constexpr int together = mode != Mode::ieee || blocks < 2 ? blocks : 2, pair = blocks < 2 ? 1 : 2;
+          constexpr uint32_t of_together = (1u << together) - 1, of_pair = (1u << pair) - 1;
 #pragma unroll
-            for (int m = 0; m < blocks; ++m) multiply_block(m, b);
-          } else {
+          for (int first = 0; first < blocks; first += together) {
+            if ((mask >> first & of_together) == of_together) {
 #pragma unroll
-            for (int m = 0; m < blocks; ++m) {
-              if (mask >> m & 1) multiply_block(m, b);
+              for (int m = first; m < first + together; ++m) multiply_block(m, b);
+              continue;
+            }
+#pragma unroll
+            for (int two = first; two < first + together; two += pair) {
+              if (pair < together && (mask >> two & of_pair) == of_pair) {
+#pragma unroll
+                for (int m = two; m < two + pair; ++m) multiply_block(m, b);
+              } else {
+#pragma unroll
+                for (int m = two; m < two + pair; ++m) {
+                  if (mask >> m & 1) multiply_block(m, b);
+                }
+              }
             }
           }
 #pragma unroll
@@ -411,9 +440,9 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     }
   }
 
-  // What comes before needs the registers.
-  const Place at = place_of(p, static_cast<uint32_t>(recomputed(static_cast<int32_t>(blockIdx.x))));
   if (p.splits > 1) {
+    const int32_t thread = thread_again();
+    const Place at = place_again(p);
     // Every split leaves its sums, each thread its own; the one that is last adds them all, in the order of the splits.
     constexpr int32_t vectors = blocks * columns;
     auto* const partials = reinterpret_cast<float4*>(p.partials) +
@@ -432,8 +461,8 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     __syncthreads();
     if (flags[1] == 0) return;
     __threadfence();
-    constexpr int batch = vectors < 16 ? vectors : 16;  // loads on their way
-#pragma unroll (vectors > 8 ? 1 : 2)
+    constexpr int batch = vectors < 8 ? vectors : 8;  // loads on their way
+#pragma unroll(vectors > 8 ? 1 : 2)
     for (int32_t k = 0; k < p.splits; ++k) {
       const float4* const from = partials + static_cast<int64_t>(k) * (vectors * threads);
 #pragma unroll
@@ -450,6 +479,12 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       }
     }
   }
+
+  // What comes before needs the registers.
+  const auto thread = thread_again();
+  const int32_t lane = thread % 32, warp = thread / 32;
+  const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
+  const Place at = place_again(p);
 
   // All sums to shared memory, where the patches were. They get their bias on the way.
   auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
