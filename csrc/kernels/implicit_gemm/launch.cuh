@@ -32,6 +32,14 @@ cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& param
 
 template <Mode mode, class Layout>
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
+  if (takes_pack_tiles<Layout>(params)) {
+    // Each tap of a block's is packed by as many warps.
+    const int64_t taps = params.by_taps.divisor, tiles = params.warps / Layout::warps / taps;
+    const auto threads = static_cast<unsigned>(std::clamp<int64_t>(32 * Layout::warps * taps, 64, 256));
+    pack_tiles_kernel<mode, Layout>
+        <<<static_cast<unsigned>(tiles), threads, pack_tile<Layout>(params).bytes, stream>>>(params);
+    return cudaGetLastError();
+  }
   constexpr int block = 256;
   const int64_t work = std::max<int64_t>(32 * params.warps, params.counter_count);
   const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192));

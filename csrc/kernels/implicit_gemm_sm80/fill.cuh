@@ -93,8 +93,9 @@ struct Batch {
   static constexpr int value = Count;
 };
 
-// Copies the thread's share of chunk `chunk`. The address of a copy of nothing is not read.
-template <Mode mode, int Threads>
+// Copies the thread's share of chunk `chunk`; at most `Loads` loads are waited for together. The address of a copy of
+// nothing is not read.
+template <Mode mode, int Threads, int Loads>
 CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
                              int32_t thread) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -147,7 +148,7 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
     });
   } else {
     // No asynchronous copy takes elements of 2 bytes. A few pixels' loads are on their way at a time.
-    constexpr int batch = 4;
+    constexpr int batch = Loads / count;
 #pragma unroll 1
     for (int32_t i = share.first; i < f.count; i += batch * share.step) {
       uint32_t r[batch][count], at[batch];

@@ -295,10 +295,11 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     }
 
     if (chunks.first < chunks.last && step_count > 0) {
+      constexpr int loads = config.accumulators() >= 64 ? 16 : 32;
       const auto copy = [&](int32_t chunk, int32_t stage) {
         if (chunk < chunks.last) {
           const device::SharedAddress to = stages + static_cast<uint32_t>(stage * p.stage_bytes);
-          copy_chunk<mode, threads>(p, filler, to, chunk, thread_again());
+          copy_chunk<mode, threads, loads>(p, filler, to, chunk, thread_again());
         }
         device::cp_async_commit();
       };
@@ -381,8 +382,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
           // By two, so that fragments need not be moved from one set of registers to the other.
 #pragma unroll 2
         for (int32_t remaining = groups * step_count; remaining > 0; --remaining) {
-          uint32_t later[blocks][parts][4];
-          load_a(later, next);
           const device::SharedAddress from = stage + (step.x & ((1u << mask_at) - 1));
           uint32_t b[columns][parts][2];
 #pragma unroll
@@ -396,21 +395,28 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
             }
           }
           const uint32_t mask = step.x >> mask_at;
-          if (s == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
-          if (++s == step_count) s = 0;
-          if (s == 0) fragments += group_bytes;
-          step = next;
-          next = table[s * config.warps_m];
+          uint32_t later[blocks][parts][4];
+          const auto advance = [&] {
+            load_a(later, next);
+            if (s == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
+            if (++s == step_count) s = 0;
+            if (s == 0) fragments += group_bytes;
+            step = next;
+            next = table[s * config.warps_m];
+          };
           // Without branches the blocks' instructions may overlap: all, or as many as there are registers for.
           constexpr int together = mode != Mode::ieee || blocks < 2 ? blocks : 2, pair = blocks < 2 ? 1 : 2;
           constexpr uint32_t of_together = (1u << together) - 1, of_pair = (1u << pair) - 1;
 #pragma unroll
           for (int first = 0; first < blocks; first += together) {
             if ((mask >> first & of_together) == of_together) {
+              // Beside the MMAs, which leave the other units free.
+              if (first == 0) advance();
 #pragma unroll
               for (int m = first; m < first + together; ++m) multiply_block(m, b);
               continue;
             }
+            if (first == 0) advance();
 #pragma unroll
             for (int two = first; two < first + together; two += pair) {
               if (pair < together && (mask >> two & of_pair) == of_pair) {

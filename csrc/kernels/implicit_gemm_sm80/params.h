@@ -26,6 +26,32 @@ struct Launch {
   uint32_t grid;
 };
 
+// Taps that no position of the tiles reads a pixel of the image with are not packed: on the smallest images few others
+// are left.
+inline void leave_out_taps(const Problem& p, const Counts& n, const GemmTile& tile, PackParams& k) {
+  const auto reach = [](const Axis<int64_t>& a, int64_t positions, int32_t tap) {
+    for (int32_t c = 0; c < a.stride; ++c) {
+      const AxisPhase phase = axis_phase(a, c);
+      for (int32_t j = 0; j < phase.taps; ++j) {
+        if (phase.first_tap + j * a.tap_step != tap) continue;
+        const int64_t offset = phase.origin - j * a.input_step;
+        return offset < a.in && positions - 1 + offset >= 0;
+      }
+    }
+    return false;
+  };
+  if (p.in_h > 16 && p.in_w > 16) return;
+  const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
+  bool columns[most_taps];
+  for (int32_t i = 0; i < p.kernel_w; ++i) columns[i] = reach(w, n.columns * tile.columns, i);
+  for (int32_t row = 0; row < p.kernel_h; ++row) {
+    const bool reached = reach(h, n.rows * tile.rows, row);
+    for (int32_t i = 0; i < p.kernel_w; ++i) {
+      if (!reached || !columns[i]) k.set_of_tap[row * p.kernel_w + i] = -1;
+    }
+  }
+}
+
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const GemmTile& tile = plan.tile;
@@ -38,6 +64,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 16,
               pixel_bytes(mode_of(p)), q, launch.pack);
+  leave_out_taps(p, n, tile, launch.pack);
   // Beside the mask, where the step's fragments of A begin.
   for (int32_t s = 0; s < t.steps; ++s) q.steps[s].mask |= t.step[s].prefix << 8;
   q.positions = tile.images * tile.rows * tile.columns;
