@@ -64,7 +64,8 @@ struct Share {
 
 template <int Threads>
 CONVT_DEVICE Share share_of(const Params& p, int32_t thread) {
-  static_assert(Threads == 128);
+  static_assert(Threads == 128 || Threads == 256);
+  constexpr int32_t all = Threads == 128 ? 7 : 8;  // bits of a thread's number
   // A chunk has one, two or four channel groups.
   const int32_t log = 2 + p.groups_of_chunk / 2;
   Share s;
@@ -73,9 +74,9 @@ CONVT_DEVICE Share share_of(const Params& p, int32_t thread) {
     const int32_t slot = thread & ((1 << log) - 1);
     s.group = slot / 4, s.t = slot % 4, s.first = thread >> log;
   } else if (p.fill == Fill::rows) {
-    s.t = thread % 4, s.first = (thread / 4) & (s.step - 1), s.group = thread >> (9 - log);
+    s.t = thread % 4, s.first = (thread / 4) & (s.step - 1), s.group = thread >> (all + 2 - log);
   } else {
-    const int32_t slot = thread >> (7 - log);
+    const int32_t slot = thread >> (all - log);
     s.group = slot / 4, s.t = slot % 4, s.first = thread & (s.step - 1);
   }
   return s;

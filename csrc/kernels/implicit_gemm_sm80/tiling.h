@@ -60,7 +60,8 @@ constexpr int64_t sums_bytes(const Config& c, bool innermost) {
 // What stages may take without more shared memory than the sums do, or than leaves the blocks of an SM, which registers
 // allow, some of it as L1 for the weights.
 inline int64_t stages_room(const Config& config, const Problem& p) {
-  return std::max<int64_t>(sums_bytes(config, channels_innermost(p)), 144 * 1024 / resident_blocks(config, mode_of(p)));
+  return std::max<int64_t>(sums_bytes(config, channels_innermost(p)),
+                           std::min(90, 144 / resident_blocks(config, mode_of(p))) * 1024);
 }
 
 inline SharedLayout shared_layout(const Config& config, const Problem& p, const Tables& t, const Patch& patch) {

@@ -155,7 +155,9 @@ void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, s
     }
     if (!family::fits_registers(config, family::mode_of(p))) {
       out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name,
-                           "has no registers for promoted sums, which float32 without TF32 needs"));
+                           family::mode_of(p) == Mode::ieee
+                               ? "has no registers for promoted sums, which float32 without TF32 needs"
+                               : "is for float32 without TF32"));
       continue;
     }
     Choice best;
