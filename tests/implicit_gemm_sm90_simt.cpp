@@ -86,7 +86,15 @@ bool run(DataType dtype, Precision precision) {
                    family::channels_last_shared_bytes,
                    [&] { family::channels_last_kernel<mode>(launch.channels_last); });
     }
-    simt::launch(dim3(3), dim3(256), 0, [&] { implicit_gemm::pack_kernel<mode, family::Fragments>(launch.pack); });
+    using Fragments = family::Fragments;
+    if (implicit_gemm::takes_pack_tiles<Fragments>(launch.pack) && pick(0, 3) != 0) {
+      const int64_t blocks = launch.pack.warps / Fragments::warps / launch.pack.by_taps.divisor;
+      simt::launch(dim3(static_cast<unsigned>(blocks)), dim3(128),
+                   static_cast<size_t>(implicit_gemm::pack_tile<Fragments>(launch.pack).bytes),
+                   [&] { implicit_gemm::pack_tiles_kernel<mode, Fragments>(launch.pack); });
+    } else {
+      simt::launch(dim3(3), dim3(256), 0, [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
+    }
     if (launch.params.copy_boxes) launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;

@@ -142,6 +142,20 @@ __device__ __noinline__ float exact_output(const CommonParams& p, int32_t group,
   return sum;
 }
 
+// Where the fragment of a tap is, of `channel_group` and of `fragment_row` of all tiles' rows of fragments.
+template <class Layout>
+CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, uint32_t tap, uint32_t group, uint32_t channel_group,
+                                 uint32_t fragment_row) {
+  uint32_t block = fragment_row;
+  const uint32_t tile = p.by_channel_blocks.divide(block);
+  const int64_t fragment =
+      p.sets[set].packed +
+      ((static_cast<int64_t>(group) * p.channel_tiles + tile) * p.by_channel_groups.divisor + channel_group) *
+          p.sets[set].fragments +
+      p.slot_of_tap[tap] + block;
+  return static_cast<uint4*>(p.packed) + fragment * (Layout::parts * Layout::words / 4);
+}
+
 // Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp
 // 512 in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or,
 // in channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
@@ -181,14 +195,7 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
         if (in + c < p.in_channels && out < p.out_channels) load<1>(first_channel + c * p.strides[0], &values[e][c]);
       }
     }
-    uint32_t block = fragment_row;
-    const uint32_t tile = p.by_channel_blocks.divide(block);
-    const int64_t fragment =
-        p.sets[set].packed +
-        ((static_cast<int64_t>(group) * p.channel_tiles + tile) * p.by_channel_groups.divisor + channel_group) *
-            p.sets[set].fragments +
-        p.slot_of_tap[tap] + block;
-    uint4* const to = static_cast<uint4*>(p.packed) + fragment * (parts * Layout::words / 4) + warp * 32 + lane;
+    uint4* const to = packed_words<Layout>(p, set, tap, group, channel_group, fragment_row) + warp * 32 + lane;
     uint32_t words[parts][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -206,6 +213,105 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
     }
   }
   // A kernel before this one may work for the next one, too, which waits for this one alone.
+  device::wait_for_previous_kernel();
+}
+
+// The same for weights whose taps lie next to each other, and the channels of an output next to those. A block reads
+// the weights of a fragment's rows and channels, all taps, in the order of memory, and keeps them in shared memory as
+// [word][row][tap].
+struct PackTile {
+  int32_t row, word, bytes;  // words from a row to the next, and from a word of a row of the fragment; of all
+};
+
+template <class Layout>
+CONVT_HOST_DEVICE PackTile pack_tile(const PackParams& p) {
+  PackTile t;
+  t.row = static_cast<int32_t>(p.by_taps.divisor) | 1;
+  // The rows of an odd number of words, and words 8 banks apart: a warp's 32 lie in different banks.
+  t.word = (Layout::rows * t.row + 11) / 16 * 16 + 4;
+  t.bytes = 4 * Layout::group_words * t.word;
+  return t;
+}
+
+template <class Layout>
+bool takes_pack_tiles(const PackParams& p) {
+  const int64_t taps = p.by_taps.divisor, width = p.by_kernel_w.divisor;
+  return (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width) &&
+         (p.out_channels == 1 || p.strides[1] == taps) && pack_tile<Layout>(p).bytes <= 48 * 1024;
+}
+
+template <Mode mode, class Layout>
+__global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
+  using Scalar = typename Traits<mode>::Scalar;
+  using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
+  constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
+  device::let_next_kernel_start();
+  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * threads + thread; i < p.counter_count;
+       i += static_cast<int64_t>(gridDim.x) * threads) {
+    p.counters[i] = 0;
+  }
+  auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
+  const PackTile tile = pack_tile<Layout>(p);
+  uint32_t fragment_row = blockIdx.x;
+  uint32_t channel_group = p.by_fragment_rows.divide(fragment_row);
+  const uint32_t group = p.by_channel_groups.divide(channel_group);
+  const auto taps = static_cast<int32_t>(p.by_taps.divisor);
+  const int32_t first_out = static_cast<int32_t>(fragment_row) * Layout::rows;
+  const int32_t first_in = static_cast<int32_t>(channel_group) * Layout::group_words * channels_of_word;
+  const auto* from = static_cast<const Bits*>(p.w) +
+                     (static_cast<int64_t>(group) * p.in_channels + first_in) * p.strides[0] + first_out * p.strides[1];
+  const int32_t row_elements = Layout::rows * taps;
+  const int32_t valid = smaller<int32_t>(Layout::rows, p.out_channels - first_out) * taps;
+  constexpr int channels = 8 * channels_of_word;
+#pragma unroll 1
+  for (int32_t eight = 0; eight < Layout::group_words / 8; ++eight) {
+    const int32_t first = eight * channels;
+#pragma unroll 1
+    for (int32_t i = thread; i < row_elements; i += threads) {
+      Bits values[channels];
+#pragma unroll
+      for (int in = 0; in < channels; ++in) {
+        values[in] = 0;
+        if (first_in + first + in < p.in_channels && i < valid) {
+          values[in] = __ldg(from + ((first + in) * p.strides[0] + i));
+        }
+      }
+      auto tap = static_cast<uint32_t>(i);
+      const auto row = static_cast<int32_t>(p.by_taps.divide(tap));
+      auto* const to =
+          reinterpret_cast<Bits*>(words + (8 * eight * tile.word + row * tile.row + static_cast<int32_t>(tap)));
+#pragma unroll
+      for (int in = 0; in < channels; ++in) {
+        to[in / channels_of_word * tile.word * channels_of_word + in % channels_of_word] = values[in];
+      }
+    }
+  }
+  __syncthreads();
+  const int32_t lane = thread % 32;
+  for (int32_t i = thread / 32; i < taps * Layout::warps; i += threads / 32) {
+    const auto tap = static_cast<uint32_t>(i / Layout::warps);
+    const int32_t warp = i % Layout::warps, set = p.set_of_tap[tap];
+    if (set < 0) continue;
+    uint32_t packed[parts][4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const uint32_t v = words[Layout::k(warp, lane, e) * tile.word + Layout::row(warp, lane, e) * tile.row +
+                               static_cast<int32_t>(tap)];
+      if constexpr (mode == Mode::tf32) {
+        packed[0][e] = device::to_tf32(__uint_as_float(v));
+      } else if constexpr (mode == Mode::ieee) {
+        split(__uint_as_float(v), packed[0][e], packed[1][e]);
+      } else {
+        packed[0][e] = v;
+      }
+    }
+    uint4* const to = packed_words<Layout>(p, set, tap, group, channel_group, fragment_row) + warp * 32 + lane;
+#pragma unroll
+    for (int part = 0; part < parts; ++part) {
+      to[part * (Layout::words / 4)] = make_uint4(packed[part][0], packed[part][1], packed[part][2], packed[part][3]);
+    }
+  }
   device::wait_for_previous_kernel();
 }
 

@@ -33,17 +33,25 @@ cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& param
 // `early`: it may begin before the kernel before it is done, and ends after it (sm_90).
 template <Mode mode, class Layout>
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream, bool early = false) {
-  constexpr int block = 256;
-  const int64_t work = std::max<int64_t>(32 * params.warps, params.counter_count);
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t how{};
-  how.gridDim = dim3(static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192)));
-  how.blockDim = dim3(block);
   how.stream = stream;
   how.attrs = &attribute;
   how.numAttrs = early ? 1 : 0;
+  if (takes_pack_tiles<Layout>(params)) {
+    // Each tap of a block's is packed by as many warps.
+    const int64_t taps = params.by_taps.divisor;
+    how.gridDim = dim3(static_cast<unsigned>(params.warps / Layout::warps / taps));
+    how.blockDim = dim3(static_cast<unsigned>(std::clamp<int64_t>(32 * Layout::warps * taps, 64, 256)));
+    how.dynamicSmemBytes = static_cast<size_t>(pack_tile<Layout>(params).bytes);
+    return cudaLaunchKernelEx(&how, pack_tiles_kernel<mode, Layout>, params);
+  }
+  constexpr int block = 256;
+  const int64_t work = std::max<int64_t>(32 * params.warps, params.counter_count);
+  how.gridDim = dim3(static_cast<unsigned>(std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192)));
+  how.blockDim = dim3(block);
   return cudaLaunchKernelEx(&how, pack_kernel<mode, Layout>, params);
 }
 

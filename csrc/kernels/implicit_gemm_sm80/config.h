@@ -35,16 +35,24 @@ inline constexpr Config configs[] = {
     {"64x128", 1, 4, 4, 4, 3},
     {"64x64", 2, 2, 2, 4, 4},
     {"16x256", 1, 4, 1, 8, 4},
+    // Strict float32 with few steps a chunk (k = s): reading and splitting the patch is most of the work, and is shared
+    // by twice as many channels.
+    {"128x128x8", 2, 4, 4, 4, 1},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // The parts are TF32 halves of a float32.
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 
+// Of a pixel, in the patch, the words of a lane.
+constexpr int32_t pixel_bytes(Mode m) { return 8 * parts_of(m); }
+
 // Fragments of float32 live twice, and beside the sums those of a step.
-constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
+constexpr bool fits_registers(const Config& c, Mode m) {
+  return m == Mode::ieee ? c.accumulators() <= 64 : c.threads() == 128;
+}
 constexpr int32_t resident_blocks(const Config& c, Mode m) {
-  return m != Mode::ieee ? c.resident : c.accumulators() >= 64 ? 2 : 3;
+  return m != Mode::ieee ? c.resident : c.accumulators() >= 64 ? 256 / c.threads() : 3;
 }
 
 inline constexpr int32_t most_groups = 4;                     // fragments of channels in a chunk

@@ -1,168 +1,269 @@
 // Reading the patch: asynchronous copies bring a chunk of it to shared memory while chunks before it are multiplied;
 // then each thread rounds, splits or pairs what it has copied, where it lies. The patch is [channel
-// group][part][t][pixel] [2 words]. Lane t of a fragment takes both words of a pixel at once: channels 2t and 2t + 1 of
+// group][t][pixel][part][2 words]. Lane t of a fragment takes all words of a pixel at once: channels 2t and 2t + 1 of
 // float32, 4t to 4t + 3 of the 16-bit types.
+//
+// A thread copies, of every chunk, the same pixels of the same t of the same channel group. Pixels outside the image
+// are zeros from the start, and no thread copies them: on an image of 4 x 4 they are most of the patch.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
+#include "../tf32.h"
 #include "params.h"
 
 namespace convt::implicit_gemm_sm80 {
 
+// A pixel of the patch, or four of a row, that the image has: where it is in x, in elements from the tile's first image
+// and the group's first channel, and where in a plane of the patch, in bytes.
+using Pixel = uint2;
+
 struct Filler {
-  const void* x;           // of the tile's first image and the group's first channel
-  const int32_t* offsets;  // of the patch's pixels; negative outside the image
+  const void* x;        // of the tile's first image and the group's first channel
+  const Pixel* pixels;  // in shared memory
+  int32_t count;
 };
 
-// 32 bytes of one or four pixels, and where they go. Of four pixels, they are first [channel][pixel].
-struct Item {
-  uint32_t r[8];
-  device::SharedAddress to;
+// The part of the patch that lies in the image, in pixels of the patch.
+struct Inside {
+  int32_t first_row, rows, first_column, columns, images;
 };
 
-// Which of the channel slots an item is of, and which pixel or four pixels; and where it goes.
-CONVT_DEVICE int32_t place_item(const Params& p, device::SharedAddress stage, int32_t parts, uint32_t& index,
-                                device::SharedAddress& to) {
-  const auto slot = static_cast<int32_t>(p.by_items.divide(index));
-  const bool pixel = p.fill == Fill::channels;  // or four of them
-  to = stage + static_cast<uint32_t>((pixel ? slot * parts * 4 : slot / 4 * parts * 4 + slot % 4) * p.patch_plane +
-                                     static_cast<int32_t>(index) * (pixel ? 8 : 8 * quad));
-  return slot;
+CONVT_DEVICE Inside inside_of(const Params& p, const Place& at, const DeviceSet& set) {
+  const auto larger = [](int32_t a, int32_t b) { return a > b ? a : b; };
+  const int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
+  Inside in;
+  in.first_row = larger(0, -row), in.first_column = larger(0, -column);
+  in.rows = larger(0, smaller(p.patch_rows, p.h.in - row) - in.first_row);
+  in.columns = larger(0, smaller(p.patch_columns, p.v.in - column) - in.first_column);
+  in.images = smaller(p.tile_images, p.batch - at.image);
+  return in;
 }
 
-// Copies item `index` of chunk `chunk`. The address of a copy of nothing is not read.
+// Pixel `i` of the `width` in a row of the image's part. Rows that are read four pixels at a time begin and end with
+// all four.
 template <Mode mode>
-CONVT_DEVICE void copy_item(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
-                            uint32_t index) {
+CONVT_DEVICE Pixel pixel_of(const Params& p, const Place& at, const DeviceSet& set, const Inside& in, uint32_t width,
+                            uint32_t i) {
+  const auto rows = static_cast<uint32_t>(in.rows);
+  const uint32_t row_of_all = i / width, image = row_of_all / rows;
+  const int32_t column =
+      in.first_column + static_cast<int32_t>(i - row_of_all * width) * (p.fill == Fill::rows ? quad : 1);
+  const int32_t row = in.first_row + static_cast<int32_t>(row_of_all - image * rows);
+  const int32_t from = static_cast<int32_t>(image) * static_cast<int32_t>(p.x_batch_stride) +
+                       (at.row + set.origin_row + row) * p.x_row_stride +
+                       (at.column + set.origin_column + column) * p.x_column_stride;
+  const int32_t pixel = (static_cast<int32_t>(image) * p.patch_rows + row) * p.patch_columns + column;
+  return make_uint2(static_cast<uint32_t>(from), static_cast<uint32_t>(pixel_bytes(mode) * pixel));
+}
+
+// What a thread copies of a chunk: pixels `first`, first + step, ... of one t of one channel group. Neighbouring
+// threads copy what are neighbours in x, as far as that leaves their places in shared memory in different banks.
+struct Share {
+  int32_t group, t, first, step;
+};
+
+template <int Threads>
+CONVT_DEVICE Share share_of(const Params& p, int32_t thread) {
+  static_assert(Threads == 128 || Threads == 256);
+  constexpr int32_t all = Threads == 128 ? 7 : 8;  // bits of a thread's number
+  // A chunk has one, two or four channel groups.
+  const int32_t log = 2 + p.groups_of_chunk / 2;
+  Share s;
+  s.step = Threads >> log;
+  if (p.fill == Fill::channels) {
+    const int32_t slot = thread & ((1 << log) - 1);
+    s.group = slot / 4, s.t = slot % 4, s.first = thread >> log;
+  } else if (p.fill == Fill::rows) {
+    s.t = thread % 4, s.first = (thread / 4) & (s.step - 1), s.group = thread >> (all + 2 - log);
+  } else {
+    const int32_t slot = thread >> (all - log);
+    s.group = slot / 4, s.t = slot % 4, s.first = thread & (s.step - 1);
+  }
+  return s;
+}
+
+// Of four pixels' place in shared memory, every other 16 bytes are exchanged while their threads write or read them:
+// 16, or 0.
+template <Mode mode>
+CONVT_DEVICE uint32_t swap_of(const Pixel& four) {
+  return four.y / (quad * pixel_bytes(mode)) % 2 * 16;
+}
+
+template <int Count>
+struct Batch {
+  static constexpr int value = Count;
+};
+
+// Copies the thread's share of chunk `chunk`; at most `Loads` loads are waited for together. The address of a copy of
+// nothing is not read.
+template <Mode mode, int Threads, int Loads>
+CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
+                             int32_t thread) {
   using Scalar = typename Traits<mode>::Scalar;
-  const Scalar* x = static_cast<const Scalar*>(f.x);
-  constexpr int channels = channels_of_fragment(mode);
-  constexpr bool wide = sizeof(Scalar) == 4;
-  device::SharedAddress to;
-  const int32_t slot = place_item(p, stage, parts_of(mode), index, to);
-  if (p.fill == Fill::channels) {
-    const int32_t channel = (chunk * p.groups_of_chunk + slot) * channels, offset = f.offsets[index];
-    const Scalar* from = x + ((offset < 0 ? 0 : offset) + channel);
-#pragma unroll
-    for (int t = 0; t < 4; ++t, to += p.patch_plane) {
-      const bool valid = offset >= 0 && channel + t * (channels / 4) < p.in_channels;
-      device::cp_async<8>(to, valid ? from + t * (channels / 4) : x, valid ? 8 : 0);
-    }
-    return;
-  }
-  // Two or four channels of a lane.
-  constexpr int count = channels / 4;
-  const int32_t channel = (chunk * p.groups_of_chunk + slot / 4) * channels + slot % 4 * count;
+  constexpr int channels = channels_of_fragment(mode), count = channels / 4;  // of a fragment, of a lane
+  const Share share = share_of<Threads>(p, thread);
+  const int32_t group = chunk * p.groups_of_chunk + share.group;
+  if (group >= p.channel_groups) return;
+  const int32_t channel = group * channels + share.t * count;
   const int32_t left = p.in_channels - channel;
-  const int32_t* offsets = f.offsets + quad * index;
+  const device::SharedAddress to = stage + static_cast<uint32_t>((share.group * 4 + share.t) * p.patch_plane);
+  // A few pixels' places are on their way at a time.
+  const auto each = [&](auto batch, const auto& copy) {
+#pragma unroll 1
+    for (int32_t i = share.first; i < f.count; i += batch.value * share.step) {
+      Pixel at[batch.value];
+#pragma unroll
+      for (int e = 0; e < batch.value; ++e) at[e] = f.pixels[i + e * share.step < f.count ? i + e * share.step : i];
+#pragma unroll
+      for (int e = 0; e < batch.value; ++e) {
+        if (i + e * share.step < f.count) copy(at[e]);
+      }
+    }
+  };
+  if (p.fill == Fill::channels) {
+    const Scalar* const x = static_cast<const Scalar*>(f.x) + (left > 0 ? channel : 0);
+    const int32_t bytes = left > 0 ? 8 : 0;
+    each(Batch<4>{}, [&](const Pixel& at) { device::cp_async<8>(to + at.y, x + static_cast<int32_t>(at.x), bytes); });
+    return;
+  }
+  const Scalar* const x = static_cast<const Scalar*>(f.x) + channel * p.x_channel_stride;
   if (p.fill == Fill::rows) {
-    const int32_t offset = offsets[0], valid = offset < 0 ? 0 : left;
-    const Scalar* from = x + (channel * p.x_channel_stride + (offset < 0 ? 0 : offset));
-#pragma unroll
-    for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-      device::cp_async<32 / count>(to + static_cast<uint32_t>(c * (32 / count)), from, c < valid ? 32 / count : 0);
-    }
-    return;
-  }
-  x += channel * p.x_channel_stride;
-  if constexpr (wide) {
-#pragma unroll
-    for (int e = 0; e < quad; ++e) {
-      const int32_t offset = offsets[e], valid = offset < 0 ? 0 : left;
-      const Scalar* from = x + (offset < 0 ? 0 : offset);
+    // They are first [channel][pixel], in the order of channels that leaves neighbours in different banks.
+    each(Batch<2>{}, [&](const Pixel& at) {
+      const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
       for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-        device::cp_async<4>(to + static_cast<uint32_t>(16 * c + 4 * e), from, c < valid ? 4 : 0);
+        device::cp_async<32 / count>((to + at.y + static_cast<uint32_t>(c * (32 / count))) ^ swap_of<mode>(at), from,
+                                     c < left ? 32 / count : 0);
       }
-    }
-  } else {
-    // No asynchronous copy takes elements of 2 bytes.
-    uint32_t r[quad][count];
-#pragma unroll
-    for (int e = 0; e < quad; ++e) {
-      const int32_t offset = offsets[e], valid = offset < 0 ? 0 : left;
-      const Scalar* from = x + (offset < 0 ? 0 : offset);
-#pragma unroll
-      for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-        r[e][c] = 0;
-        if (c < valid) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(from));
-      }
-    }
-#pragma unroll
-    for (int e = 0; e < quad; e += 2) {
-      device::store_shared_16(to + static_cast<uint32_t>(8 * e), r[e][0] | r[e][1] << 16, r[e][2] | r[e][3] << 16,
-                              r[e + 1][0] | r[e + 1][1] << 16, r[e + 1][2] | r[e + 1][3] << 16);
-    }
-  }
-}
-
-template <Mode mode>
-CONVT_DEVICE void store_item(const Params& p, const Item& item) {
-  // From one part to the other.
-  const device::SharedAddress low_part = 4 * p.patch_plane;
-  device::SharedAddress to = item.to;
-  if (p.fill == Fill::channels) {
-#pragma unroll
-    for (int t = 0; t < 4; ++t, to += p.patch_plane) {
-      uint32_t a = item.r[2 * t], b = item.r[2 * t + 1];
-      if constexpr (mode == Mode::tf32) {
-        a = device::to_tf32(__uint_as_float(a)), b = device::to_tf32(__uint_as_float(b));
-      } else if constexpr (mode == Mode::ieee) {
-        uint32_t low_a, low_b;
-        split(__uint_as_float(a), a, low_a), split(__uint_as_float(b), b, low_b);
-        device::store_shared_8(to + low_part, low_a, low_b);
-      }
-      device::store_shared_8(to, a, b);
-    }
+    });
     return;
   }
+  if constexpr (sizeof(Scalar) == 4) {
+    each(Batch<4>{}, [&](const Pixel& at) {
+      const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
-  for (int e = 0; e < quad; e += 2, to += 16) {
-    uint32_t words[4];  // of pixels e and e + 1
-    if constexpr (mode == Mode::tf32) {
+      for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
+        device::cp_async<4>(to + at.y + static_cast<uint32_t>(4 * c), from, c < left ? 4 : 0);
+      }
+    });
+  } else {
+    // No asynchronous copy takes elements of 2 bytes. A few pixels' loads are on their way at a time.
+    constexpr int batch = Loads / count;
+#pragma unroll 1
+    for (int32_t i = share.first; i < f.count; i += batch * share.step) {
+      uint32_t r[batch][count], at[batch];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) words[k] = device::to_tf32(__uint_as_float(item.r[k % 2 * 4 + e + k / 2]));
-    } else if constexpr (mode == Mode::ieee) {
-      uint32_t low[4];
+      for (int e = 0; e < batch; ++e) {
+        const bool exists = i + e * share.step < f.count;
+        const Pixel here = f.pixels[exists ? i + e * share.step : i];
+        const Scalar* from = x + static_cast<int32_t>(here.x);
+        at[e] = here.y;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) split(__uint_as_float(item.r[k % 2 * 4 + e + k / 2]), words[k], low[k]);
-      device::store_shared_16(to + low_part, low[0], low[1], low[2], low[3]);
-    } else {
+        for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
+          r[e][c] = 0;
+          if (exists && c < left) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(from));
+        }
+      }
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const uint32_t even = item.r[k % 2 * 4 + e / 2], odd = item.r[k % 2 * 4 + 2 + e / 2];
-        words[k] = __byte_perm(even, odd, k < 2 ? 0x5410 : 0x7632);
+      for (int e = 0; e < batch; ++e) {
+        if (i + e * share.step < f.count) {
+          device::store_shared_8(to + at[e], r[e][0] | r[e][1] << 16, r[e][2] | r[e][3] << 16);
+        }
       }
     }
-    device::store_shared_16(to, words[0], words[1], words[2], words[3]);
   }
-}
-
-// Brings into order what this thread has copied of a chunk.
-template <Mode mode>
-CONVT_DEVICE void finish_item(const Params& p, device::SharedAddress stage, uint32_t index) {
-  Item item;
-  place_item(p, stage, parts_of(mode), index, item.to);
-  if (p.fill == Fill::channels) {
-#pragma unroll
-    for (int t = 0; t < 4; ++t) {
-      const uint2 words = device::load_shared_8(item.to + static_cast<uint32_t>(t * p.patch_plane));
-      item.r[2 * t] = words.x, item.r[2 * t + 1] = words.y;
-    }
-  } else {
-#pragma unroll
-    for (int i = 0; i < 8; i += 4) {
-      const uint4 words = device::load_shared_16(item.to + static_cast<uint32_t>(4 * i));
-      item.r[i] = words.x, item.r[i + 1] = words.y, item.r[i + 2] = words.z, item.r[i + 3] = words.w;
-    }
-  }
-  store_item<mode>(p, item);
 }
 
 // Whether copies of a mode's elements are what the fragments are.
 template <Mode mode>
 CONVT_DEVICE bool copies_need_no_order(const Params& p) {
   return sizeof(typename Traits<mode>::Scalar) == 2 && p.fill != Fill::rows;
+}
+
+// `v` as the sum of two operands. What is left after eleven bits, rounded, has twelve at most; the tensor core drops
+// the twelfth, and rounding it would err as much. It also has what is not a number, which `high` may lose, and is none
+// where `v` is infinite or `high` has become so: those sums are computed again.
+CONVT_DEVICE void split_pixel(uint32_t v, uint32_t& high, uint32_t& low) {
+  high = (v + 0x1000) & 0xffffe000;
+  low = __float_as_uint(__uint_as_float(v) - __uint_as_float(high));
+}
+
+// Brings into order what this thread has copied of a chunk.
+template <Mode mode, int Threads>
+CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,
+                               int32_t thread) {
+  constexpr bool wide = sizeof(typename Traits<mode>::Scalar) == 4;
+  const Share share = share_of<Threads>(p, thread);
+  if (chunk * p.groups_of_chunk + share.group >= p.channel_groups) return;
+  stage += static_cast<uint32_t>((share.group * 4 + share.t) * p.patch_plane);
+  if (p.fill == Fill::rows) {
+#pragma unroll 1
+    for (int32_t i = share.first; i < f.count; i += share.step) {
+      const Pixel at = f.pixels[i];
+      const device::SharedAddress to = stage + at.y;
+      const uint32_t swap = swap_of<mode>(at);
+      const uint4 even = device::load_shared_16(to ^ swap), odd = device::load_shared_16((to + 16) ^ swap);
+      if constexpr (mode == Mode::ieee) {
+        // Pixels 0 to 3 of two channels; of two neighbours, the second first where places are exchanged.
+        const uint32_t r[2][4] = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
+#pragma unroll
+        for (int e = 0; e < quad; ++e) {
+          uint32_t high[2], low[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) split_pixel(swap != 0 ? r[c][e ^ 1] : r[c][e], high[c], low[c]);
+          device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, high[0], high[1], low[0], low[1]);
+        }
+      } else {
+        const uint32_t r[8] = {even.x, even.y, even.z, even.w, odd.x, odd.y, odd.z, odd.w};
+        uint32_t words[2][4];  // of two pixels
+#pragma unroll
+        for (int e = 0; e < quad; e += 2) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) {
+            if constexpr (mode == Mode::tf32) {
+              words[e / 2][k] = tf32_operand(r[k % 2 * 4 + e + k / 2]);
+            } else {
+              words[e / 2][k] = __byte_perm(r[k % 2 * 4 + e / 2], r[k % 2 * 4 + 2 + e / 2], k < 2 ? 0x5410 : 0x7632);
+            }
+          }
+        }
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          uint32_t(&first)[4] = words[e], (&second)[4] = words[e ^ 1];
+          const bool exchange = swap != 0;
+          device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, exchange ? second[0] : first[0],
+                                  exchange ? second[1] : first[1], exchange ? second[2] : first[2],
+                                  exchange ? second[3] : first[3]);
+        }
+      }
+    }
+    return;
+  }
+  if constexpr (wide) {
+    constexpr int batch = 4;  // loads on their way at a time
+#pragma unroll 1
+    for (int32_t i = share.first; i < f.count; i += batch * share.step) {
+      device::SharedAddress at[batch];
+      uint2 words[batch];
+#pragma unroll
+      for (int e = 0; e < batch; ++e) {
+        at[e] = stage + f.pixels[i + e * share.step < f.count ? i + e * share.step : i].y;
+        words[e] = device::load_shared_8(at[e]);
+      }
+#pragma unroll
+      for (int e = 0; e < batch; ++e) {
+        if (i + e * share.step >= f.count) break;
+        if constexpr (mode == Mode::tf32) {
+          device::store_shared_8(at[e], tf32_operand(words[e].x), tf32_operand(words[e].y));
+        } else {
+          uint32_t high[2], low[2];
+          split_pixel(words[e].x, high[0], low[0]), split_pixel(words[e].y, high[1], low[1]);
+          device::store_shared_16(at[e], high[0], high[1], low[0], low[1]);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace convt::implicit_gemm_sm80

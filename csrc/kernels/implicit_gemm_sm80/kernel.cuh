@@ -147,6 +147,14 @@ CONVT_DEVICE void write_tile_at_width(const Params& p, const Place& at, const fl
   write_tile<mode, Row, Width>(p, at, sums);
 }
 
+// Whether some position of the tile reads a pixel of the image, when it reads `offset` pixels of the patch from its
+// own.
+CONVT_DEVICE bool reads_image(const Params& p, const Inside& inside, uint32_t offset) {
+  const auto row = static_cast<int32_t>(p.by_patch_columns.divide(offset)), column = static_cast<int32_t>(offset);
+  return row < inside.first_row + inside.rows && row + p.tile_rows > inside.first_row &&
+         column < inside.first_column + inside.columns && column + p.tile_columns > inside.first_column;
+}
+
 template <Mode mode>
 CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (mode == Mode::tf32 || mode == Mode::ieee) {
@@ -158,7 +166,7 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[4], const uint32_t
 
 // Loads a lane's words of a fragment if `wanted`; otherwise they are undefined. The compiler may not move it to where
 // they are used.
-CONVT_DEVICE void load_fragment(uint32_t (&to)[4], const uint4* from, uint32_t wanted) {
+CONVT_DEVICE void load_fragment(uint32_t (&to)[4], const void* from, uint32_t wanted) {
 #if defined(__CUDACC__)
   asm volatile("{.reg .pred wanted; setp.ne.u32 wanted, %5, 0; @wanted ld.global.nc.v4.b32 {%0, %1, %2, %3}, [%4];}"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -166,9 +174,25 @@ CONVT_DEVICE void load_fragment(uint32_t (&to)[4], const uint4* from, uint32_t w
                : "memory");
 #else
   if (wanted == 0) return;
-  const uint4 v = __ldg(from);
+  const uint4 v = __ldg(static_cast<const uint4*>(from));
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 #endif
+}
+
+// The thread's number, not kept in a register from where it was used before.
+CONVT_DEVICE int32_t thread_again() {
+#if defined(__CUDA_ARCH__)
+  int32_t thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+#else
+  return static_cast<int32_t>(threadIdx.x);
+#endif
+}
+
+// Likewise, of the block's tile.
+CONVT_DEVICE Place place_again(const Params& p) {
+  return place_of(p, static_cast<uint32_t>(recomputed(static_cast<int32_t>(blockIdx.x))));
 }
 
 template <Mode mode, int Row>
@@ -180,53 +204,15 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   constexpr int parts = parts_of(mode);
   static_assert(config.rows() <= 8, "a step's mask has 8 bits");
   static_assert(fits_registers(config, mode));
+  constexpr uint32_t mask_at = 24;  // in a step, after the offset
+  static_assert(shared_bytes_limit < 1 << mask_at);
 
   unsigned char* const shared = device::dynamic_shared_memory();
   auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split;
                                                             // a sum may be NaN
-  auto* const steps = reinterpret_cast<uint2*>(shared + 16);
-  auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t lane = thread % 32, warp = thread / 32;
-  const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
-  const Place at = place_of(p, blockIdx.x);
-  const DeviceSet set = p.sets[at.set];
-
-  if (thread == 0) flags[0] = flags[2] = 0;
-  for (int32_t s = thread; s < set.steps; s += threads) {
-    const DeviceStep step = p.steps[set.first_step + s];
-    steps[s] = make_uint2(step.offset, step.mask);
-  }
-  __syncthreads();
-  // Where the patch's pixels are in x, from its first image and channel.
-  bool outside = false;
-  for (int32_t i = thread; i < ceil_div(p.patch_pixels, quad) * quad; i += threads) {
-    offsets[i] = pixel_offset(p, at, set, i, outside);
-  }
-  if (outside) flags[0] = 1;
-  __syncthreads();
-
-  const Filler filler{static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
-                          static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
-                      offsets};
-  const device::SharedAddress stages = device::shared_address(shared + p.stages_at);
-  // Chunks of the reduction, and where in a patch are the words of this lane's column in each block of 8 positions.
-  const Chunks chunks = chunks_of(p, at);
-  const auto items_of = [&](int32_t chunk) {
-    return static_cast<uint32_t>(groups_of(p, chunk)) * (p.fill == Fill::channels ? 1 : 4) * p.by_items.divisor;
-  };
-  device::SharedAddress bytes[columns];
-#pragma unroll
-  for (int n = 0; n < columns; ++n) {
-    int32_t position = (warp_n * columns + n) * 8 + lane / 4;
-    if (position >= p.positions) position = 0;
-    auto column = static_cast<uint32_t>(position);
-    uint32_t row = p.by_tile_columns.divide(column);
-    const uint32_t image = p.by_tile_rows.divide(row);
-    bytes[n] =
-        8 * ((image * p.patch_rows + row) * p.patch_columns + column) + static_cast<uint32_t>(lane % 4 * p.patch_plane);
-  }
-
+  auto* const counts = flags + 4;                           // of steps, for each warp that finds them
+  auto* const steps = reinterpret_cast<uint4*>(shared + steps_at);
+  auto* const pixels = reinterpret_cast<Pixel*>(shared + p.pixels_at);
   float sums[blocks][columns][4];
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
@@ -237,164 +223,287 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     }
   }
 
-  if (chunks.first < chunks.last) {
-    const auto copy = [&](int32_t chunk, int32_t stage) {
-      if (chunk < chunks.last) {
-        const device::SharedAddress to = stages + static_cast<uint32_t>(stage * p.stage_bytes);
-        const uint32_t items = items_of(chunk);
-#pragma unroll 1
-        for (auto i = static_cast<uint32_t>(thread); i < items; i += threads) copy_item<mode>(p, filler, to, chunk, i);
-      }
-      device::cp_async_commit();
-    };
-#pragma unroll 1
-    for (int32_t i = 0; i + 1 < p.stages; ++i) copy(chunks.first + i, i);
-    device::wait_for_previous_kernel();  // which packs the weights
+  {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    const int32_t lane = thread % 32, warp = thread / 32;
+    const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
+    const Place at = place_of(p, blockIdx.x);
+    const DeviceSet set = p.sets[at.set];
 
-    // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of rows
-    // that have a tap. A warp takes its own: the warps' blocks alternate, so that each has some of every phase.
-    uint32_t warp_mask = 0;
+    const Chunks chunks = chunks_of(p, at);
+    const Inside inside = inside_of(p, at, set);
+    const bool outside = inside.rows < p.patch_rows || inside.columns < p.patch_columns;
+    if (thread == 0) flags[0] = outside, flags[2] = 0;
+    // The steps that read a pixel of the image, for some position of the tile: on the smallest images few do.
+    static_assert(threads >= most_taps, "a thread takes a step");
+    const DeviceStep own_step = thread < set.steps ? p.steps[set.first_step + thread] : DeviceStep{};
+    const bool wanted = thread < set.steps && reads_image(p, inside, own_step.offset / pixel_bytes(mode));
+    const uint32_t wanted_of_warp = __ballot_sync(0xffffffffu, wanted);
+    if (lane == 0) counts[warp] = static_cast<uint32_t>(__popc(wanted_of_warp));
+    const int32_t width = inside.columns / (p.fill == Fill::rows ? quad : 1);
+    const Filler filler{static_cast<const Scalar*>(p.x) + at.image * p.x_batch_stride +
+                            static_cast<int64_t>(at.group) * p.in_channels * p.x_channel_stride,
+                        pixels, inside.images * inside.rows * width};
+    for (int32_t i = thread; i < filler.count; i += threads) {
+      pixels[i] = pixel_of<mode>(p, at, set, inside, static_cast<uint32_t>(width), static_cast<uint32_t>(i));
+    }
+    if ((outside || inside.images < p.tile_images) && chunks.first < chunks.last) {
+      auto* const words = reinterpret_cast<uint4*>(shared + p.stages_at);
+      for (int32_t i = thread; i < p.stages * p.stage_bytes / 16; i += threads) words[i] = make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+    int32_t step_count = 0;
+    {
+      int32_t before = __popc(wanted_of_warp & ((1u << lane) - 1));
 #pragma unroll
-    for (int m = 0; m < blocks; ++m) warp_mask |= 1u << m * config.warps_m;
-    const uint32_t below = (1u << warp_m) - 1;  // blocks before the warp's first
-    const uint4* step_fragments =
-        static_cast<const uint4*>(p.packed) +
-        ((static_cast<int64_t>(set.packed) +
-          static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
-              p.channel_groups * set.fragments +
-          static_cast<int64_t>(chunks.first) * p.groups_of_chunk * set.fragments) *
-             (32 * parts) +
-         lane);
-    // Fragments of the next step are on their way while one is multiplied. All loads come first, because a wait for one
-    // of them may be a wait for all.
-    uint32_t a[blocks][parts][4];
-    uint32_t next_fragment = 0;
-#if defined(__CUDACC__)
-    asm volatile("" : "+l"(step_fragments));  // an address now, not a sum at every step
-#endif
-    const auto load_a = [&](uint32_t (&to)[blocks][parts][4], uint32_t mask) {
-      uint32_t fragment = next_fragment;
-      if constexpr (configs[Row].warps_m > 1) fragment += static_cast<uint32_t>(__popc(mask & below));
-      next_fragment += static_cast<uint32_t>(__popc(mask));
-      mask >>= warp_m;
-#pragma unroll
-      for (int m = 0; m < blocks; ++m) {
-        const uint4* const from = step_fragments + fragment * (32 * parts);
-        const uint32_t here = mask >> m * configs[Row].warps_m, wanted = here & 1;
-#pragma unroll
-        for (int part = 0; part < parts; ++part) load_fragment(to[m][part], from + 32 * part, wanted);
-        fragment += configs[Row].warps_m == 1
-                        ? wanted
-                        : static_cast<uint32_t>(__popc(here & ((1u << configs[Row].warps_m) - 1)));
+      for (int w = 0; w < threads / 32; ++w) {
+        if (w < warp) before += static_cast<int32_t>(counts[w]);
+        step_count += static_cast<int32_t>(counts[w]);
       }
-    };
-    uint2 step = steps[0];
-    load_a(a, step.y);
-
-    const int32_t last_group = smaller<int32_t>(chunks.last * p.groups_of_chunk, p.channel_groups);
-    int32_t left = (last_group - chunks.first * p.groups_of_chunk) * set.steps;  // steps, this one included
-    int32_t s = set.steps > 1 ? 1 : 0, turn = 0;                                 // the step after this one
-    uint2 next = steps[s];
-    device::SharedAddress stage = stages;
-    const auto multiply_block = [&](int m, const uint32_t (&b)[columns][parts][2]) {
-      if constexpr (mode == Mode::ieee) {
-        // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums of
-        // the steps are added by instructions that round.
-        float part[columns][4] = {};
+      // Its offset in the patch and which of a warp's blocks of rows it is for; the numbers of their fragments.
+      const uint32_t mask = own_step.mask & 0xff, prefix = own_step.mask >> 8;
+      if (wanted) {
 #pragma unroll
-        for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][1], b[n][0]);
-#pragma unroll
-        for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][parts - 1]);
-#pragma unroll
-        for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][0]);
-#pragma unroll
-        for (int n = 0; n < columns; ++n) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) sums[m][n][e] += part[n][e];
-        }
-      } else {
-#pragma unroll
-        for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
-      }
-    };
-    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      const int32_t groups = groups_of(p, chunk);
-      // Copies of the chunks after this one stay on their way.
-      if (p.stages == 2) {
-        device::cp_async_wait<0>();
-      } else if (p.stages == 3) {
-        device::cp_async_wait<1>();
-      } else {
-        device::cp_async_wait<2>();
-      }
-      stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
-      if (!copies_need_no_order<mode>(p)) {
-        const uint32_t items = items_of(chunk);
-#pragma unroll 1
-        for (auto i = static_cast<uint32_t>(thread); i < items; i += threads) finish_item<mode>(p, stage, i);
-      }
-      __syncthreads();
-      // Into the stage of the chunk before this one, which all have multiplied.
-      copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
-      if (++turn == p.stages) turn = 0;
-      // By two, so that fragments need not be moved from one set of registers to the other.
-#pragma unroll 2
-      for (int32_t remaining = groups * set.steps; remaining > 0; --remaining) {
-        uint32_t later[blocks][parts][4];
-        load_a(later, --left > 0 ? next.y & 0xff : 0);
-        const device::SharedAddress from = stage + step.x;
-        uint32_t b[columns][parts][2];
-#pragma unroll
-        for (int n = 0; n < columns; ++n) {
-#pragma unroll
-          for (int part = 0; part < parts; ++part) {
-            const uint2 v = device::load_shared_8(from + bytes[n] + static_cast<uint32_t>(part * 4 * p.patch_plane));
-            b[n][part][0] = v.x, b[n][part][1] = v.y;
-          }
-        }
-        const uint32_t mask = step.y >> warp_m & warp_mask;
-        if (s == 0) stage += static_cast<uint32_t>(parts * 4 * p.patch_plane);
-        if (++s == set.steps) s = 0;
-        step = next;
-        next = steps[s];
-        if (mask == warp_mask) {
-          // Without branches the blocks' instructions may overlap.
-#pragma unroll
-          for (int m = 0; m < blocks; ++m) multiply_block(m, b);
-        } else {
+        for (int first = 0; first < config.warps_m; ++first) {
+          uint32_t blocks_of_warp = 0, fragments[4] = {};
 #pragma unroll
           for (int m = 0; m < blocks; ++m) {
-            if (mask >> m * config.warps_m & 1) multiply_block(m, b);
+            const int block = m * config.warps_m + first;
+            blocks_of_warp |= (mask >> block & 1) << m;
+            fragments[m] = prefix + static_cast<uint32_t>(__popc(mask & ((1u << block) - 1)));
           }
-        }
-#pragma unroll
-        for (int m = 0; m < blocks; ++m) {
-#pragma unroll
-          for (int part = 0; part < parts; ++part) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) a[m][part][e] = later[m][part][e];
-          }
+          steps[before * config.warps_m + first] =
+              make_uint4(own_step.offset | blocks_of_warp << mask_at, fragments[0] | fragments[1] << 16,
+                         fragments[2] | fragments[3] << 16, 0);
         }
       }
     }
     __syncthreads();
-  } else {
-    device::wait_for_previous_kernel();
+
+    const device::SharedAddress stages = device::shared_address(shared + p.stages_at);
+    // Where in a patch are the words of this lane's column in each block of 8 positions.
+    device::SharedAddress bytes[columns];
+#pragma unroll
+    for (int n = 0; n < columns; ++n) {
+      int32_t position = (warp_n * columns + n) * 8 + lane / 4;
+      if (position >= p.positions) position = 0;
+      auto column = static_cast<uint32_t>(position);
+      uint32_t row = p.by_tile_columns.divide(column);
+      const uint32_t image = p.by_tile_rows.divide(row);
+      bytes[n] = static_cast<uint32_t>(pixel_bytes(mode)) * ((image * p.patch_rows + row) * p.patch_columns + column) +
+                 static_cast<uint32_t>(lane % 4 * p.patch_plane);
+    }
+
+    if (chunks.first < chunks.last && step_count > 0) {
+      constexpr int loads = config.accumulators() >= 64 ? 16 : 32;
+      const auto copy = [&](int32_t chunk, int32_t stage) {
+        if (chunk < chunks.last) {
+          const device::SharedAddress to = stages + static_cast<uint32_t>(stage * p.stage_bytes);
+          copy_chunk<mode, threads, loads>(p, filler, to, chunk, thread_again());
+        }
+        device::cp_async_commit();
+      };
+#pragma unroll 1
+      for (int32_t i = 0; i + 1 < p.stages; ++i) copy(chunks.first + i, i);
+      device::wait_for_previous_kernel();  // which packs the weights
+
+      // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of
+      // rows that have a tap. A warp takes its own: the warps' blocks alternate, so that each has some of every phase.
+      constexpr uint32_t fragment_bytes = 512 * parts;
+      const char* fragments =  // of the next step's channel group
+          static_cast<const char*>(p.packed) +
+          (static_cast<int64_t>(set.packed) +
+           static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
+               p.channel_groups * set.fragments +
+           static_cast<int64_t>(chunks.first) * p.groups_of_chunk * set.fragments) *
+              fragment_bytes +
+          16 * lane;
+      // Fragments of the next step are on their way while one is multiplied; after the last, any are. All loads come
+      // first, because a wait for one of them may be a wait for all. For the same reason they wait for the loads before
+      // them: their addresses take part of what those have loaded, a zero.
+      uint32_t a[blocks][parts][4] = {};
+      const auto load_a = [&](uint32_t(&to)[blocks][parts][4], const uint4& step) {
+        const uint32_t mask = step.x >> mask_at, loaded = a[blocks - 1][parts - 1][3] & p.zero;
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          const uint32_t pair = m < 2 ? step.y : step.z;
+          const uint32_t fragment = (m % 2 == 0 ? pair & 0xffff : pair >> 16) | loaded;
+          const char* const from = fragments + static_cast<uint64_t>(fragment) * fragment_bytes;
+#pragma unroll
+          for (int part = 0; part < parts; ++part) load_fragment(to[m][part], from + 512 * part, mask >> m & 1);
+        }
+      };
+      const uint4* const table = steps + warp_m;
+      uint4 step = table[0];
+      load_a(a, step);
+
+      int32_t s = step_count > 1 ? 1 : 0, turn = 0;  // the step after this one
+      const uint32_t group_bytes = static_cast<uint32_t>(set.fragments) * fragment_bytes;
+      if (s == 0) fragments += group_bytes;
+      uint4 next = table[s * config.warps_m];
+      device::SharedAddress stage = stages;
+      const auto multiply_block = [&](int m, const uint32_t(&b)[columns][parts][2]) {
+        if constexpr (mode == Mode::ieee) {
+          // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums of
+          // the steps are added by instructions that round.
+          float part[columns][4] = {};
+#pragma unroll
+          for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][1], b[n][0]);
+#pragma unroll
+          for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][parts - 1]);
+#pragma unroll
+          for (int n = 0; n < columns; ++n) multiply<mode>(part[n], a[m][0], b[n][0]);
+#pragma unroll
+          for (int n = 0; n < columns; ++n) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums[m][n][e] += part[n][e];
+          }
+        } else {
+#pragma unroll
+          for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
+        }
+      };
+      for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+        const int32_t groups = groups_of(p, chunk);
+        // Copies of the chunks after this one stay on their way.
+        if (p.stages == 2) {
+          device::cp_async_wait<0>();
+        } else if (p.stages == 3) {
+          device::cp_async_wait<1>();
+        } else {
+          device::cp_async_wait<2>();
+        }
+        stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
+        if (!copies_need_no_order<mode>(p)) finish_chunk<mode, threads>(p, filler, stage, chunk, thread_again());
+        __syncthreads();
+        // Into the stage of the chunk before this one, which all have multiplied.
+        copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
+        if (++turn == p.stages) turn = 0;
+          // By two, so that fragments need not be moved from one set of registers to the other.
+#pragma unroll 2
+        for (int32_t remaining = groups * step_count; remaining > 0; --remaining) {
+          const device::SharedAddress from = stage + (step.x & ((1u << mask_at) - 1));
+          uint32_t b[columns][parts][2];
+#pragma unroll
+          for (int n = 0; n < columns; ++n) {
+            if constexpr (parts == 2) {
+              const uint4 v = device::load_shared_16(from + bytes[n]);
+              b[n][0][0] = v.x, b[n][0][1] = v.y, b[n][1][0] = v.z, b[n][1][1] = v.w;
+            } else {
+              const uint2 v = device::load_shared_8(from + bytes[n]);
+              b[n][0][0] = v.x, b[n][0][1] = v.y;
+            }
+          }
+          const uint32_t mask = step.x >> mask_at;
+          uint32_t later[blocks][parts][4];
+          const auto advance = [&] {
+            load_a(later, next);
+            if (s == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
+            if (++s == step_count) s = 0;
+            if (s == 0) fragments += group_bytes;
+            step = next;
+            next = table[s * config.warps_m];
+          };
+          // Without branches the blocks' instructions may overlap: all, or as many as there are registers for.
+          constexpr int together = mode != Mode::ieee || blocks < 2 ? blocks : 2, pair = blocks < 2 ? 1 : 2;
+          constexpr uint32_t of_together = (1u << together) - 1, of_pair = (1u << pair) - 1;
+#pragma unroll
+          for (int first = 0; first < blocks; first += together) {
+            if ((mask >> first & of_together) == of_together) {
+              // Beside the MMAs, which leave the other units free.
+              if (first == 0) advance();
+#pragma unroll
+              for (int m = first; m < first + together; ++m) multiply_block(m, b);
+              continue;
+            }
+            if (first == 0) advance();
+#pragma unroll
+            for (int two = first; two < first + together; two += pair) {
+              if (pair < together && (mask >> two & of_pair) == of_pair) {
+#pragma unroll
+                for (int m = two; m < two + pair; ++m) multiply_block(m, b);
+              } else {
+#pragma unroll
+                for (int m = two; m < two + pair; ++m) {
+                  if (mask >> m & 1) multiply_block(m, b);
+                }
+              }
+            }
+          }
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+            for (int part = 0; part < parts; ++part) {
+#pragma unroll
+              for (int e = 0; e < 4; ++e) a[m][part][e] = later[m][part][e];
+            }
+          }
+        }
+      }
+      __syncthreads();
+    } else {
+      device::wait_for_previous_kernel();
+    }
   }
 
-  // All sums to shared memory, where the patches were. Those of one split get their bias on the way.
+  if (p.splits > 1) {
+    const int32_t thread = thread_again();
+    const Place at = place_again(p);
+    // Every split leaves its sums, each thread its own; the one that is last adds them all, in the order of the splits.
+    constexpr int32_t vectors = blocks * columns;
+    auto* const partials = reinterpret_cast<float4*>(p.partials) +
+                           static_cast<int64_t>(at.reduction) * p.splits * (vectors * threads) + thread;
+    float4* const own = partials + static_cast<int64_t>(at.split) * (vectors * threads);
+#pragma unroll
+    for (int i = 0; i < vectors; ++i) {
+      const float(&v)[4] = sums[i / columns][i % columns];
+      own[i * threads] = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    __threadfence();
+    __syncthreads();
+    if (thread == 0) {
+      flags[1] = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
+    }
+    __syncthreads();
+    if (flags[1] == 0) return;
+    __threadfence();
+    constexpr int batch = vectors < 8 ? vectors : 8;  // loads on their way
+#pragma unroll(vectors > 8 ? 1 : 2)
+    for (int32_t k = 0; k < p.splits; ++k) {
+      const float4* const from = partials + static_cast<int64_t>(k) * (vectors * threads);
+#pragma unroll
+      for (int i = 0; i < vectors; i += batch) {
+        float4 add[batch];
+#pragma unroll
+        for (int e = 0; e < batch; ++e) add[e] = __ldcg(from + (i + e) * threads);
+#pragma unroll
+        for (int e = 0; e < batch; ++e) {
+          float(&v)[4] = sums[(i + e) / columns][(i + e) % columns];
+          if (k == 0) v[0] = v[1] = v[2] = v[3] = 0;
+          v[0] += add[e].x, v[1] += add[e].y, v[2] += add[e].z, v[3] += add[e].w;
+        }
+      }
+    }
+  }
+
+  // What comes before needs the registers.
+  const auto thread = thread_again();
+  const int32_t lane = thread % 32, warp = thread / 32;
+  const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
+  const Place at = place_again(p);
+
+  // All sums to shared memory, where the patches were. They get their bias on the way.
   auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
   const bool edge = flags[0] != 0 || mode == Mode::ieee;
   float zero = 0;  // or NaN, if a sum is not finite
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
     const int32_t row = (m * config.warps_m + warp_m) * 16 + lane / 4;
-    float bias[2] = {};
-    if (p.splits == 1) bias[0] = bias_of_row<mode>(p, at, row), bias[1] = bias_of_row<mode>(p, at, row + 8);
+    const float bias[2] = {bias_of_row<mode>(p, at, row), bias_of_row<mode>(p, at, row + 8)};
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      float (&v)[4] = sums[m][n];
+      float(&v)[4] = sums[m][n];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (edge) zero = fmaf(v[e], 0.0f, zero);
@@ -420,31 +529,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
   if (edge && zero != zero) flags[2] = 1;
   __syncthreads();
 
-  if (p.splits > 1) {
-    // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
-    constexpr int32_t elements = 16 * config.rows() * config.columns();
-    float* const partials = p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements;
-    for (int32_t i = thread; i < elements; i += threads) {
-      partials[static_cast<int64_t>(at.split) * elements + i] =
-          tile[sum_at<Row>(p, i / config.columns(), i % config.columns())];
-    }
-    __threadfence();
-    __syncthreads();
-    if (thread == 0) {
-      flags[1] = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
-    }
-    __syncthreads();
-    if (flags[1] == 0) return;
-    __threadfence();
-    for (int32_t i = thread; i < elements; i += threads) {
-      float sum = 0;
-      for (int32_t k = 0; k < p.splits; ++k) sum += __ldcg(partials + static_cast<int64_t>(k) * elements + i);
-      if (edge && sum != sum) flags[2] = 1;
-      tile[sum_at<Row>(p, i / config.columns(), i % config.columns())] =
-          sum + bias_of_row<mode>(p, at, i / config.columns());
-    }
-    __syncthreads();
-  }
   write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);
   if (flags[2] != 0) {
     __syncthreads();

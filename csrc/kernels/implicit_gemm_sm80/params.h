@@ -10,8 +10,8 @@ struct Params : CommonParams {
   int32_t patch_plane;                        // bytes of a lane's words of all pixels
   int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
   int32_t stages;                             // of the patch
+  uint32_t zero;                              // which no compiler knows
   int32_t skew;                               // words between the sums of two phases, beyond their rows
-  Divisor by_items;                           // of a channel slot, when a patch is read
   Divisor by_tile_columns, by_tile_rows;
   Divisor by_row_phases, by_vectors;  // when a tile is written
 };
@@ -26,6 +26,32 @@ struct Launch {
   uint32_t grid;
 };
 
+// Taps that no position of the tiles reads a pixel of the image with are not packed: on the smallest images few others
+// are left.
+inline void leave_out_taps(const Problem& p, const Counts& n, const GemmTile& tile, PackParams& k) {
+  const auto reach = [](const Axis<int64_t>& a, int64_t positions, int32_t tap) {
+    for (int32_t c = 0; c < a.stride; ++c) {
+      const AxisPhase phase = axis_phase(a, c);
+      for (int32_t j = 0; j < phase.taps; ++j) {
+        if (phase.first_tap + j * a.tap_step != tap) continue;
+        const int64_t offset = phase.origin - j * a.input_step;
+        return offset < a.in && positions - 1 + offset >= 0;
+      }
+    }
+    return false;
+  };
+  if (p.in_h > 16 && p.in_w > 16) return;
+  const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
+  bool columns[most_taps];
+  for (int32_t i = 0; i < p.kernel_w; ++i) columns[i] = reach(w, n.columns * tile.columns, i);
+  for (int32_t row = 0; row < p.kernel_h; ++row) {
+    const bool reached = reach(h, n.rows * tile.rows, row);
+    for (int32_t i = 0; i < p.kernel_w; ++i) {
+      if (!reached || !columns[i]) k.set_of_tap[row * p.kernel_w + i] = -1;
+    }
+  }
+}
+
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const GemmTile& tile = plan.tile;
@@ -36,17 +62,20 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const Counts n = make_counts(p, t, tile);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
-  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, 8, 1, q, launch.pack);
+  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, pixel_bytes(mode_of(p)),
+              1, q, launch.pack);
+  leave_out_taps(p, n, tile, launch.pack);
+  // Beside the mask, where the step's fragments of A begin.
+  for (int32_t s = 0; s < t.steps; ++s) q.steps[s].mask |= t.step[s].prefix << 8;
   q.positions = tile.images * tile.rows * tile.columns;
-  q.patch_plane = 8 * patch.pitch;
+  q.patch_plane = pixel_bytes(mode_of(p)) * patch.pitch;
   q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);
-  q.stages = shared.patch_stages;
+  q.stages = shared.patch_stages, q.zero = 0;
   // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
   int32_t columns = 1;
   for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);
   q.skew = columns == 1 ? 0 : 32 / columns / 2 * 2;
 
-  q.by_items = Divisor(q.fill == Fill::channels ? patch.pixels : patch.quads);
   q.by_tile_columns = Divisor(tile.columns), q.by_tile_rows = Divisor(tile.rows);
   q.by_row_phases = Divisor(tile.row_phases);
   q.by_vectors = Divisor(ceil_div<int64_t>(

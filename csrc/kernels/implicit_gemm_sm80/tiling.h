@@ -32,13 +32,16 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
   patch.pixels = tile.images * patch.rows * patch.columns;
   patch.quads = ceil_div(patch.pixels, quad);
-  // Four channel pairs of eight pixels of a fragment lie in different banks.
-  patch.pitch = ceil_div(quad * patch.quads - 4, 16) * 16 + 4;
-  patch.bytes = int64_t{8} * 4 * patch.pitch * parts_of(mode_of(p)) * tile.channel_groups;
+  // The words of four lanes of a pixel, and of their neighbours that are read with them, lie in different banks.
+  const int32_t bytes = pixel_bytes(mode_of(p));
+  patch.pitch = (ceil_div(bytes * quad * patch.quads - 32, 128) * 128 + 32) / bytes;
+  patch.bytes = int64_t{4} * bytes * patch.pitch * tile.channel_groups;
   return patch;
 }
 
-// Shared memory, in bytes from its start: the steps, where in an image each pixel of the patch is, then stages of the
+inline constexpr int32_t steps_at = 48;  // after flags and counts
+
+// Shared memory, in bytes from its start: flags, the steps, where the patch's pixels are, then stages of the
 // patch, and in their place, at the end, the sums.
 struct SharedLayout {
   int64_t pixels, stages, bytes;
@@ -57,7 +60,8 @@ constexpr int64_t sums_bytes(const Config& c, bool innermost) {
 // What stages may take without more shared memory than the sums do, or than leaves the blocks of an SM, which registers
 // allow, some of it as L1 for the weights.
 inline int64_t stages_room(const Config& config, const Problem& p) {
-  return std::max<int64_t>(sums_bytes(config, channels_innermost(p)), 144 * 1024 / resident_blocks(config, mode_of(p)));
+  return std::max<int64_t>(sums_bytes(config, channels_innermost(p)),
+                           std::min(90, 144 / resident_blocks(config, mode_of(p))) * 1024);
 }
 
 inline SharedLayout shared_layout(const Config& config, const Problem& p, const Tables& t, const Patch& patch) {
@@ -65,8 +69,8 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
   const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
   SharedLayout s{};
-  s.pixels = aligned(16 + int64_t{8} * steps);
-  s.stages = aligned(s.pixels + int64_t{4} * quad * patch.quads);
+  s.pixels = aligned(steps_at + int64_t{16} * steps * config.warps_m);
+  s.stages = aligned(s.pixels + int64_t{8} * quad * patch.quads);
   const int64_t sums = sums_bytes(config, channels_innermost(p));
   s.patch_stages =
       static_cast<int32_t>(std::clamp<int64_t>(stages_room(config, p) / patch.bytes, fewest_stages, most_stages));
@@ -78,8 +82,12 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
   return make_counts(p, t, tile, 16, channels_of_fragment(mode_of(p)));
 }
 
+// After the last fragments of A is room for as many as a channel group has: a warp reads on.
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile) {
-  return make_workspace(n, tile, int64_t{16} * c.rows() * c.columns(), 512 * parts_of(mode_of(p)));
+  const int64_t fragment_bytes = 512 * parts_of(mode_of(p));
+  Workspace s = make_workspace(n, tile, int64_t{16} * c.rows() * c.columns(), fragment_bytes);
+  s.bytes = checked_add(s.bytes, n.fragments / (n.channel_groups * n.channels * p.groups) * fragment_bytes);
+  return s;
 }
 
 }  // namespace convt::implicit_gemm_sm80

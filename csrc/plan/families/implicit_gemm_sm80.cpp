@@ -25,26 +25,67 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
 // that.
 double mma_seconds(const DeviceInfo& d) { return 4096 / (0.65 * 0.8 * d.fp16_flops / d.multiprocessors); }
 
+// Of the tiles of `size` positions of an axis, the part in which some position, plus `offset`, is inside the image.
+double tiles_with_pixels(int64_t in, int64_t positions, int64_t size, int64_t offset) {
+  const int64_t tiles = ceil_div(positions, size);
+  const int64_t first = std::max<int64_t>(0, floor_div<int64_t>(-offset, size));
+  const int64_t end = std::min(tiles, ceil_div(std::max<int64_t>(0, in - offset), size));
+  return static_cast<double>(std::max<int64_t>(0, end - first)) / static_cast<double>(tiles);
+}
+
+// How many of the `extent` pixels of an axis that a tile of `size` positions reads are inside the image, in the mean.
+double pixels_inside(int64_t in, int64_t positions, int64_t size, int64_t extent, int64_t lowest) {
+  const int64_t tiles = ceil_div(positions, size);
+  if (tiles > 16) return static_cast<double>(extent);
+  int64_t inside = 0;
+  for (int64_t i = 0; i < tiles; ++i) {
+    const int64_t first = i * size + lowest;
+    inside += std::max<int64_t>(0, std::min(extent, in - first) - std::max<int64_t>(0, -first));
+  }
+  return static_cast<double>(inside) / static_cast<double>(tiles);
+}
+
+// What it costs to read a pixel of four lanes of a channel group, in multiplications: copies and putting in order, or
+// loads that are waited for.
+double pixel_cost(const Problem& p) {
+  const bool wide = element_size(p.dtype) == 4;
+  if (family::rows_in_quads(p)) return wide ? 0.3 : 0.2;
+  if (p.x_strides[1] == 1) return wide ? 0.4 : 0.2;
+  return wide ? 0.6 : 1.2;
+}
+
 void consider(const Problem& p, const DeviceInfo& device, const Config& config, const family::Tables& t, GemmTile tile,
-              Choice& best) {
+              bool part_of_image, Choice& best) {
   const Mode mode = family::mode_of(p);
   const int64_t images = tile.images;
   if (images > 1 && checked_mul(images, std::abs(p.x_strides[0])) >= int64_t{1} << 30) return;
   tile.channel_groups = 1;
   const int64_t channel_groups = family::make_counts(p, t, tile).channel_groups;
-  int32_t fewest_steps = family::most_taps, most_steps = 0;
-  int64_t fragments = 0, steps = 0;
+  // Of a block in the mean: it leaves out the steps that read no pixel of the image.
+  // On larger images those are few.
+  const bool small = p.in_h <= 16 || p.in_w <= 16;
+  double fewest_steps = family::most_taps, fragments = 0, steps = 0, most_steps = 0;
+  int64_t all_fragments = 0;
   for (int32_t i = 0; i < t.sets; ++i) {
-    if (t.set[i].steps > 0) fewest_steps = std::min(fewest_steps, t.set[i].steps);
-    most_steps = std::max(most_steps, t.set[i].steps);
-    fragments += t.set[i].fragments, steps += t.set[i].steps;
+    double of_set = small ? 0 : t.set[i].steps;
+    if (!small) fragments += t.set[i].fragments;
+    for (int32_t s = t.set[i].first_step; small && s < t.set[i].first_step + t.set[i].steps; ++s) {
+      const double tiles = tiles_with_pixels(p.in_h, ceil_div(p.out_h, p.stride_h), tile.rows, t.step[s].row) *
+                           tiles_with_pixels(p.in_w, ceil_div(p.out_w, p.stride_w), tile.columns, t.step[s].column);
+      of_set += tiles, fragments += tiles * __builtin_popcount(t.step[s].mask);
+    }
+    if (of_set > 0) fewest_steps = std::min(fewest_steps, of_set);
+    steps += of_set, most_steps = std::max(most_steps, of_set);
+    all_fragments += t.set[i].fragments;
   }
+  // A tile of a part of the image reads more pixels for an output.
+  if (part_of_image && fragments > 0.7 * static_cast<double>(all_fragments)) return;
   // Enough steps between two barriers, if shared memory allows it.
   while (tile.channel_groups < family::most_groups && tile.channel_groups < channel_groups &&
          tile.channel_groups * fewest_steps < 8) {
     GemmTile more = tile;
     more.channel_groups *= 2;
-    if ((family::fewest_stages + 1) * family::make_patch(p, t, more).bytes > family::stages_room(config, p)) break;
+    if (family::fewest_stages * family::make_patch(p, t, more).bytes > family::stages_room(config, p)) break;
     tile = more;
   }
   const family::Patch patch = family::make_patch(p, t, tile);
@@ -54,11 +95,19 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const family::Counts n = family::make_counts(p, t, tile);
   const double products = mode == Mode::ieee ? 3 : 1;
   // Fragments of B come from shared memory, those of A from L1, at 128 bytes a clock together: 32 MMAs take 47 clocks.
-  const double mmas = static_cast<double>(fragments) * config.columns() / 8 * products;
+  const double mmas = fragments * config.columns() / 8 * products;
   const double loads = family::parts_of(mode) * (512.0 * fragments * config.warps_n +
                                                  256.0 * steps * config.n_blocks * config.warps_n * config.warps_m);
   const double bound = mmas > 0 ? std::max(1.0, loads / 128 / (mmas * 47 / 32)) : 1.0;
   const double tiles = static_cast<double>(n.blocks) / t.sets;  // of one set
+  double pixels = 0;                                            // of a block and a channel group, in the mean
+  for (int32_t i = 0; i < t.sets; ++i) {
+    pixels += pixels_inside(p.in_h, ceil_div(p.out_h, p.stride_h), tile.rows, patch.rows, t.set[i].lowest_row) *
+              pixels_inside(p.in_w, ceil_div(p.out_w, p.stride_w), tile.columns, patch.columns,
+                            family::first_column(t.set[i], family::rows_in_quads(p)));
+  }
+  pixels *= static_cast<double>(images) / t.sets;
+  const double fill = pixels * pixel_cost(p) * mma_seconds(device);
   const double resident =
       std::max<int64_t>(1, std::min<int64_t>(family::resident_blocks(config, mode),
                                              device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
@@ -72,13 +121,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const double unit = mma_seconds(device) * bound;
     const double groups = std::ceil(static_cast<double>(n.chunks) / splits) * tile.channel_groups;
     // All blocks of an SM share its tensor cores; alone, a block waits for its loads at every step.
-    const double all = mmas * tiles * static_cast<double>(n.channel_groups) * unit / device.multiprocessors;
-    const double set_mmas = mmas / t.sets * groups;
+    const double one = (mmas / t.sets * unit + fill) * groups;
+    const double all =
+        (mmas * unit + fill * t.sets) * tiles * static_cast<double>(n.channel_groups) / device.multiprocessors;
     const double waves = std::ceil(blocks / device.multiprocessors / resident);
-    const double last = waves * std::min(resident, std::ceil(blocks / device.multiprocessors)) * set_mmas * unit;
-    const double latency = waves * (groups * most_steps * 0.25e-6 + 2e-6);
+    const double last = waves * std::min(resident, std::ceil(blocks / device.multiprocessors)) * one;
+    const double latency = waves * (groups * (most_steps * 0.2e-6 + 0.3e-6 / tile.channel_groups) + 2e-6);
     const double written = splits > 1 ? 2.0 * 4 * 16 * config.rows() * config.columns() * blocks : 0.0;
-    const double patches = static_cast<double>(n.blocks) * patch.pixels * static_cast<double>(n.channel_groups) *
+    const double patches = static_cast<double>(n.blocks) * pixels * static_cast<double>(n.channel_groups) *
                            family::channels_of_fragment(mode) * static_cast<double>(element_size(p.dtype));
     const double traffic = (static_cast<double>(p.compulsory_bytes()) + written) / (0.75 * device.bandwidth);
     // Patches and fragments come from L2, at about twice the rate of memory.
@@ -105,7 +155,9 @@ void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, s
     }
     if (!family::fits_registers(config, family::mode_of(p))) {
       out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name,
-                           "has no registers for promoted sums, which float32 without TF32 needs"));
+                           family::mode_of(p) == Mode::ieee
+                               ? "has no registers for promoted sums, which float32 without TF32 needs"
+                               : "is for float32 without TF32"));
       continue;
     }
     Choice best;
@@ -150,9 +202,24 @@ void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, s
             tile.rows = ceil_div(rows, ceil_div(rows, tile.rows));
           }
           tile.row_phases = row_phases, tile.column_phases = column_phases;
-          consider(p, device, config, t, tile, best);
+          consider(p, device, config, t, tile, false, best);
         }
         if (wide >= columns || wide >= config.columns()) break;
+      }
+      // On small images, a tile of few positions of many images: it leaves out what reads outside the image.
+      if (columns <= 8 && rows <= 8) {
+        for (int32_t tile_rows = 1; tile_rows <= rows; tile_rows += std::max(1, rows - 1)) {
+          for (int32_t tile_columns = quads ? columns : 1; tile_columns <= columns; ++tile_columns) {
+            if (tile_columns > 1 && tile_columns < columns) continue;
+            GemmTile tile;
+            tile.columns = quads ? ceil_div(columns, 4) * 4 : tile_columns, tile.rows = tile_rows;
+            if (tile.columns * tile.rows > config.columns()) continue;
+            tile.images =
+                static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
+            tile.row_phases = row_phases, tile.column_phases = column_phases;
+            consider(p, device, config, t, tile, true, best);
+          }
+        }
       }
       if (stride_h == 1) break;
     }
