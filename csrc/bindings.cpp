@@ -247,6 +247,8 @@ void bind(py::module_& m) {
       .def_readonly("column_phases", &GemmTile::column_phases)
       .def_readonly("channel_groups", &GemmTile::channel_groups)
       .def_readonly("splits", &GemmTile::splits)
+      .def_readonly("reuse", &GemmTile::reuse)
+      .def_readonly("channels_last", &GemmTile::channels_last)
       .def("__str__", &GemmTile::to_string);
 
   py::class_<Plan>(m, "LaunchPlan", "How one candidate would be launched.")
