@@ -1263,43 +1263,48 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   constexpr bool holds = !Strict || Tiles == 1;
   const int32_t row_items = static_cast<int32_t>(p.load_middle.divisor * p.load_inner.divisor);
 #pragma unroll 1
-  for (int32_t i = 0; steps[i % 4].row < b.last_row; ++i) {
-    const Step& now = steps[i % 4];
+  for (int32_t i = 0;; ++i) {
+    // Copies of steps: what is used of them is read together.
+    const Step now = steps[i % 4];
+    const int32_t last_row = b.last_row, channels = b.channels;
+    if (now.row >= last_row) break;
     const Place* now_places = places + i % 2 * t.block_channels;
-    const Step& next = steps[(i + 1) % 4];
-    const auto to = [&] { return reinterpret_cast<Scalar*>(stages + now.stage); };
-    // By a warp that has less to do than others, if any has.
-    if (thread == block - 32) {
-      const Step copy = next;
-      steps[(i + 2) % 4] = step_after<sizeof(Scalar)>(p, b, copy);
-    }
-    if (next.row < b.last_row) {
-      for (int32_t c = thread; c < b.channels; c += block) {
-        place_channel<Scalar>(p, next, offsets, bias, c, places + (i + 1) % 2 * t.block_channels,
-                              lines + (i + 1) % 4 * t.block_channels);
-      }
-      // By other warps than what is above.
-      for (int32_t k = (thread + 64) % block; k < next.rows * t.kernel_rows; k += block) {
-        list_row(p, next, static_cast<uint32_t>(k), works((i + 1) % 2));
-      }
-    }
-    const int32_t load_count = next.row < b.last_row ? (next.load_end - next.load_first) * row_items : 0;
+    int32_t load_count = 0;
     Raw<Strict> raw;
-    if (holds && load_count > 0) {
-      Item early[early_loads(Strict)];
-      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
-      with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::read(p, x(), next, early, raw); });
+    {
+      const Step next = steps[(i + 1) % 4];
+      // These three by different warps.
+      if (thread == block - 32) steps[(i + 2) % 4] = step_after<sizeof(Scalar)>(p, b, next);
+      if (next.row < last_row) {
+        for (int32_t c = thread; c < channels; c += block) {
+          place_channel<Scalar>(p, next, offsets, bias, c, places + (i + 1) % 2 * t.block_channels,
+                                lines + (i + 1) % 4 * t.block_channels);
+        }
+        for (int32_t k = (thread + 64) % block; k < next.rows * t.kernel_rows; k += block) {
+          list_row(p, next, static_cast<uint32_t>(k), works((i + 1) % 2));
+        }
+        load_count = (next.load_end - next.load_first) * row_items;
+      }
+      if (holds && load_count > 0) {
+        Item early[early_loads(Strict)];
+        for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
+        with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::read(p, x(), next, early, raw); });
+      }
     }
-    if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, to());
-    if (now.busy || !t.y_pixels) {
-      compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2),
-                                                                          starts, entries, now_places, to());
+    {
+      Scalar* to = reinterpret_cast<Scalar*>(stages + now.stage);
+      if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, to);
+      if (now.busy || !t.y_pixels) {
+        compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2),
+                                                                            starts, entries, now_places, to);
+      }
     }
     bool spoils = false;
     if (holds && load_count > 0) {
       Item early[early_loads(Strict)];
       for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
       float check = 0;
+      const Step next = steps[(i + 1) % 4];
       with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::write(p, ring, next, early, raw, check); });
       spoils = check != check;
     }
@@ -1322,8 +1327,9 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     device::fence_async_proxy();
     __syncthreads();
-    store_step(p, b, now, offsets, lines + i % 4 * t.block_channels, bias, y(), to(),
-               reinterpret_cast<Scalar*>(stages + now.next_stage), bulk);
+    const Step done = steps[i % 4];
+    store_step(p, b, done, offsets, lines + i % 4 * t.block_channels, bias, y(),
+               reinterpret_cast<Scalar*>(stages + done.stage), reinterpret_cast<Scalar*>(stages + done.next_stage), bulk);
   }
   if (bulk) device::bulk_wait_read<0>();
 }
