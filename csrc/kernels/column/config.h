@@ -44,8 +44,11 @@ inline constexpr int32_t most_splits = 16;              // of the channels
 // room for; else in registers.
 inline constexpr int32_t ring_steps[] = {4, 2};
 constexpr int32_t depth_of(bool strict) { return strict ? 1 : 2; }
-// Of one of them, of a lane: 4 x 4 elements.
-constexpr int32_t lane_bytes(int64_t element_bytes) { return static_cast<int32_t>(16 * element_bytes); }
+// Of one of them, of a warp: 4 x 4 elements of each lane. The 8 lanes that copy neighbouring pixels of a channel write
+// neighbouring places; the pitch of those is such that all lanes then read their own without conflicts.
+constexpr int32_t lanes_pitch(int64_t element_bytes) { return element_bytes == 4 ? 160 : 96; }
+constexpr int32_t copy_pitch(int64_t element_bytes) { return 4 * lanes_pitch(element_bytes); }
+constexpr int32_t step_bytes(int64_t element_bytes) { return 4 * copy_pitch(element_bytes); }
 
 // One axis of a tile. With u = o + padding, tiles start at multiples of the stride: tile i has the outputs
 // first_u + i * q * stride <= u < first_u + (i + 1) * q * stride, and reads at most q + halo inputs.

@@ -71,7 +71,8 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t 
   const int32_t rows = ChannelsLast ? (channels > 0 ? at.count : 0) : (at.count > 0 ? channels : 0);
 #pragma unroll
   for (int i = 0; i < 4; ++i, from += step) {
-    device::cp_async<bytes>(to + static_cast<uint32_t>(32 * bytes * i), i < rows ? from : p.x, i < rows ? bytes : 0);
+    device::cp_async<bytes>(to + static_cast<uint32_t>(copy_pitch(sizeof(Scalar)) * i), i < rows ? from : p.x,
+                            i < rows ? bytes : 0);
   }
 }
 template <class Scalar>
@@ -79,10 +80,10 @@ CONVT_DEVICE void read_copy(const unsigned char* from, Raw<Scalar, true>& raw) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (sizeof(Scalar) == 4) {
-      const uint4 v = reinterpret_cast<const uint4*>(from)[32 * i];
+      const uint4 v = *reinterpret_cast<const uint4*>(from + i * copy_pitch(sizeof(Scalar)));
       raw.word[i][0] = v.x, raw.word[i][1] = v.y, raw.word[i][2] = v.z, raw.word[i][3] = v.w;
     } else {
-      const uint2 v = reinterpret_cast<const uint2*>(from)[32 * i];
+      const uint2 v = *reinterpret_cast<const uint2*>(from + i * copy_pitch(sizeof(Scalar)));
       raw.word[i][0] = v.x, raw.word[i][1] = v.y;
     }
   }
@@ -480,9 +481,9 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
-  constexpr int32_t warp_bytes = 32 * lane_bytes(sizeof(Scalar));
-  unsigned char* const ring =
-      shared + p.ring_offset + threadIdx.x / 32 * warp_bytes + lane * static_cast<int32_t>(4 * sizeof(Scalar));
+  constexpr int32_t warp_bytes = step_bytes(sizeof(Scalar)), vector_bytes = 4 * sizeof(Scalar);
+  unsigned char* const ring = shared + p.ring_offset + threadIdx.x / 32 * warp_bytes +
+                              (ChannelsLast ? lane * vector_bytes : t * lanes_pitch(sizeof(Scalar)) + g * vector_bytes);
   const int32_t ring_bytes = static_cast<int32_t>(blockDim.x / 32) * warp_bytes;  // of a step
   int32_t pass = 0;
   // Where a later tile's numbers come.

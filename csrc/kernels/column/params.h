@@ -80,7 +80,7 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
   // Multiples of 4, not of 8: accumulators are written without conflicts.
   r.pitch = blocks * block_pixels + 4;
   r.column_bytes = int64_t{4} * columns * r.pitch * r.splits;
-  r.step_bytes = int64_t{32} * c.warps * lane_bytes(size);
+  r.step_bytes = int64_t{c.warps} * step_bytes(size);
   return r;
 }
 

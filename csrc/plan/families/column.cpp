@@ -81,30 +81,39 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     c.plan.block = 32 * config.warps;
     c.plan.cut[0] = ring;
     c.plan.shared_bytes = r.shared_bytes(ring);
-    // A block loads, multiplies and gathers one after another: only other blocks of its multiprocessor overlap.
+    // Measured: instructions of a warp, of which a multiprocessor issues 4 a cycle, at 1.7 GHz; and the times that a
+    // block waits, which other blocks of its multiprocessor do not shorten.
     const bool half = p.dtype != DataType::float32;
     const bool strict = !half && p.precision == Precision::ieee;
-    const double multiprocessors = device.multiprocessors;
-    const double pixels = static_cast<double>(tiling.pixel_blocks() * column::block_pixels);
-    const double channels = static_cast<double>(p.in_channels_per_group());
-    const double load = (pixels * channels * static_cast<double>(element_size(p.dtype)) +
-                         static_cast<double>(p.out_channels_per_group() * p.kernel_h * p.kernel_w) * channels *
-                             static_cast<double>(element_size(p.dtype))) /
-                        (1.2 * device.bandwidth / multiprocessors);
-    const double multiply = 2 * pixels * r.padded_columns * r.chunks * column::chunk_channels * r.passes *
-                            config.warps / (r.splits * r.column_blocks * static_cast<double>(tiling.pixel_blocks())) /
-                            (device.fp16_flops / multiprocessors *
-                             (half     ? 0.5
-                              : strict ? 0.05
-                                       : 0.25));
-    const double outputs = static_cast<double>(tiling.h.q * p.stride_h * tiling.w.q * p.stride_w);
-    const double products = static_cast<double>(p.kernel_h * p.kernel_w) / static_cast<double>(p.stride_h * p.stride_w);
-    const double gather = outputs * static_cast<double>(p.out_channels_per_group()) * (products + 4) * 0.05e-9;
-    const double busy = load + multiply + gather;
-    const double waves = std::ceil(static_cast<double>(blocks) / static_cast<double>(c.plan.grid));
-    const double alone = std::ceil(static_cast<double>(c.plan.grid) / multiprocessors);
-    c.estimated_seconds = launch_seconds + std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.9,
-                                                    waves * (1.5e-6 + alone * busy));
+    const auto number = [](auto n) { return static_cast<double>(n); };
+    const bool vectors = (channels_last ? p.in_channels_per_group() : p.in_w) % column::group_pixels == 0;
+    const double of_chunk = (half     ? 30
+                             : strict ? 155
+                                      : 160) +
+                            config.tiles * (half     ? 12
+                                            : strict ? 88
+                                                     : 12) +
+                            (vectors  ? 0
+                             : half   ? 180
+                             : strict ? 155
+                                      : 95);
+    const double chunks = number(tiling.pixel_blocks() * r.column_blocks * r.chunks);
+    const double taps = number(p.kernel_h * p.kernel_w) / number(p.stride_h * p.stride_w);
+    const double outputs = number(tiling.h.q * p.stride_h * tiling.w.q * p.stride_w * p.out_channels_per_group());
+    const double issue = 1 / (4 * 1.7e9), rate = device.bandwidth;
+    const double product = (chunks * of_chunk + outputs / 32 * (70 + 33 * taps)) * issue;
+    const double weights = number(r.chunks * column::chunk_channels * r.padded_columns) / 32 * 40 * issue;
+    const double rounds = r.passes * std::ceil(number(r.chunks) / r.splits);
+    const bool keeps = p.groups == 1 && r.stage_chunks >= r.chunks;
+    const double together = std::ceil(number(c.plan.grid) / device.multiprocessors);
+    const double of_tile =
+        2.3e-6 + 0.44e-6 * rounds + together * product + (keeps ? 0 : r.passes * (together * weights + 0.4e-6));
+    const double tiles = std::ceil(number(blocks) / number(c.plan.grid));
+    // The second level of cache gives a little more than memory.
+    const double loaded = number(blocks * tiling.pixel_blocks() * column::block_pixels * r.chunks) *
+                          column::chunk_channels * number(element_size(p.dtype));
+    c.estimated_seconds = launch_seconds + std::max({number(p.compulsory_bytes()) / rate / 0.9, loaded / rate / 1.3,
+                                                     2e-6 + weights + tiles * of_tile});
     out.push_back(c);
   }
 }
