@@ -113,7 +113,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                                              device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
   for (int32_t splits = 1; splits <= 16; splits *= 2) {
     if (splits > n.chunks) break;
-    if (splits > 1 && static_cast<double>(n.blocks) * splits > 2 * device.multiprocessors * resident) break;
+    if (splits > 1 && static_cast<double>(n.blocks) * splits > 4 * device.multiprocessors * resident) break;
     tile.splits = splits;
     const family::Workspace workspace = family::make_workspace(config, p, n, tile);
     const double blocks = static_cast<double>(n.blocks) * splits;
