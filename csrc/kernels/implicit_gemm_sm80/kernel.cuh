@@ -383,6 +383,20 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 #pragma unroll 2
         for (int32_t remaining = groups * step_count; remaining > 0; --remaining) {
           const device::SharedAddress from = stage + (step.x & ((1u << mask_at) - 1));
+          const uint32_t mask = step.x >> mask_at;
+          uint32_t later[blocks][parts][4];
+          const auto advance = [&] {
+            load_a(later, next);
+            if (s == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
+            if (++s == step_count) s = 0;
+            if (s == 0) fragments += group_bytes;
+            step = next;
+            next = table[s * config.warps_m];
+          };
+          // Beside the MMAs, which leave the other units free; but where two blocks an SM take all registers, it was
+          // slower.
+          constexpr bool beside = mode == Mode::ieee && blocks <= 2;
+          if constexpr (!beside) advance();
           uint32_t b[columns][parts][2];
 #pragma unroll
           for (int n = 0; n < columns; ++n) {
@@ -394,29 +408,18 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
               b[n][0][0] = v.x, b[n][0][1] = v.y;
             }
           }
-          const uint32_t mask = step.x >> mask_at;
-          uint32_t later[blocks][parts][4];
-          const auto advance = [&] {
-            load_a(later, next);
-            if (s == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
-            if (++s == step_count) s = 0;
-            if (s == 0) fragments += group_bytes;
-            step = next;
-            next = table[s * config.warps_m];
-          };
           // Without branches the blocks' instructions may overlap: all, or as many as there are registers for.
           constexpr int together = mode != Mode::ieee || blocks < 2 ? blocks : 2, pair = blocks < 2 ? 1 : 2;
           constexpr uint32_t of_together = (1u << together) - 1, of_pair = (1u << pair) - 1;
 #pragma unroll
           for (int first = 0; first < blocks; first += together) {
             if ((mask >> first & of_together) == of_together) {
-              // Beside the MMAs, which leave the other units free.
-              if (first == 0) advance();
+              if (beside && first == 0) advance();
 #pragma unroll
               for (int m = first; m < first + together; ++m) multiply_block(m, b);
               continue;
             }
-            if (first == 0) advance();
+            if (beside && first == 0) advance();
 #pragma unroll
             for (int two = first; two < first + together; two += pair) {
               if (pair < together && (mask >> two & of_pair) == of_pair) {

@@ -113,7 +113,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                                              device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
   for (int32_t splits = 1; splits <= 16; splits *= 2) {
     if (splits > n.chunks) break;
-    if (splits > 1 && static_cast<double>(n.blocks) * splits > 2 * device.multiprocessors * resident) break;
+    if (splits > 1 && static_cast<double>(n.blocks) * splits > 4 * device.multiprocessors * resident) break;
     tile.splits = splits;
     const family::Workspace workspace = family::make_workspace(config, p, n, tile);
     const double blocks = static_cast<double>(n.blocks) * splits;
@@ -135,8 +135,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const double l2 = (patches + 512.0 * family::parts_of(mode) * fragments / t.sets *
                                      static_cast<double>(n.channel_groups) * static_cast<double>(n.blocks)) /
                       (2 * device.bandwidth);
-    const double seconds =
-        launch_seconds + 2e-6 + std::max({all, last, latency, traffic, l2}) + (splits > 1 ? 2e-6 : 0);
+    const double seconds = launch_seconds + 2e-6 + std::max({all, last, latency, traffic, l2}) +
+                           (splits > 1 ? 2e-6 + written / (2 * device.bandwidth) : 0);
     if (seconds < best.seconds) {
       best = {tile, static_cast<int64_t>(blocks), shared.bytes, workspace.bytes, seconds};
     }
@@ -205,6 +205,26 @@ void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, s
           consider(p, device, config, t, tile, false, best);
         }
         if (wide >= columns || wide >= config.columns()) break;
+      }
+      // Whole rows of several images, where whole images, or one image's rows, leave much of a tile empty.
+      const int32_t whole_columns = quads ? ceil_div(columns, 4) * 4 : columns;
+      const auto filled = [&](int32_t tile_rows, int64_t images) {
+        return static_cast<double>(rows) / (tile_rows * ceil_div(rows, tile_rows)) *
+               static_cast<double>(columns * tile_rows * images) / config.columns();
+      };
+      const int32_t most_rows = std::min(rows, config.columns() / whole_columns);
+      int32_t halo = 0;  // rows that neighbouring tiles both read
+      for (int32_t i = 0; i < t.sets; ++i) halo = std::max(halo, t.set[i].highest_row - t.set[i].lowest_row);
+      if (most_rows > 0 && filled(most_rows, std::max(1, config.columns() / (whole_columns * rows))) < 0.85) {
+        for (int32_t tile_rows = std::max(1, 3 * halo); tile_rows < std::min(rows, 16); ++tile_rows) {
+          const int64_t images = std::min<int64_t>(p.batch, config.columns() / (int64_t{whole_columns} * tile_rows));
+          if (images < 2) break;
+          if (filled(tile_rows, images) < 0.9) continue;
+          GemmTile tile;
+          tile.columns = whole_columns, tile.rows = tile_rows, tile.images = static_cast<int32_t>(images);
+          tile.row_phases = row_phases, tile.column_phases = column_phases;
+          consider(p, device, config, t, tile, false, best);
+        }
       }
       // On small images, a tile of few positions of many images: it leaves out what reads outside the image.
       if (columns <= 8 && rows <= 8) {
