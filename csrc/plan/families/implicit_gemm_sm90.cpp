@@ -88,7 +88,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                                                                                     : 16) *
                                                             p.stride_w) *
                                             element;
-  const double scattered = 1 + 32 / row_part;
+  // Columns of which a tile does not have all phases are written one by one.
+  const bool one_by_one = !y_innermost && tile.column_phases < p.stride_w;
+  const double scattered = (1 + 32 / row_part) * (one_by_one ? 4 : 1);
+  // Threads that fill take turns with those that write, whose tiles they delay; measured.
+  const double delay = innermost ? 1 : config.alternate() ? 1.6 : 1.25;
   const int64_t tiles = n.channels * t.sets;
   for (int32_t splits = 1; splits <= 8; splits *= 2) {
     if (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors)) break;
@@ -127,9 +131,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
       const double store = scattered * written / (0.6 * device.bandwidth / cores);
       const double main = std::max(multiply + overhead, fill), both = main + store;
-      const double work = config.alternate()
-                              ? waves * std::max(std::max(multiply, fill), both / 2) + std::min(store, both / 2)
-                              : waves * both;
+      const double work =
+          delay * (config.alternate() ? waves * std::max(std::max(multiply, fill), both / 2) + std::min(store, both / 2)
+                                      : waves * both);
       const double seconds = launch_seconds + 3e-6 + (tile.channels_last ? 2e-6 + twice : 0) +
                              std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
                              (splits > 1 ? 3e-6 : 0);
