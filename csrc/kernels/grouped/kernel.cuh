@@ -1329,7 +1329,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     __syncthreads();
     const Step done = steps[i % 4];
     store_step(p, b, done, offsets, lines + i % 4 * t.block_channels, bias, y(),
-               reinterpret_cast<Scalar*>(stages + done.stage), reinterpret_cast<Scalar*>(stages + done.next_stage), bulk);
+               reinterpret_cast<Scalar*>(stages + done.stage), reinterpret_cast<Scalar*>(stages + done.next_stage),
+               bulk);
   }
   if (bulk) device::bulk_wait_read<0>();
 }
