@@ -133,7 +133,9 @@ def test_refusals_say_why():
         "takes strides of 8 or more, not 7": Problem(1, 4, 5, (8, 8), (8, 8), (7, 2)),
         "takes dilation 1 only": Problem(1, 4, 1, (8, 8), (8, 8), (8, 8), (0, 0), (0, 0), 1, (1, 2)),
         "takes at most 48 input channels, padded to 2, times taps of a phase, not 88": FCN32S,
-        "takes at most 192 input channels, padded to 2, times taps of a phase, not 256": Problem(1, 64, 64, (8, 8), (12, 12), (8, 8)),
+        "takes at most 192 input channels, padded to 2, times taps of a phase, not 256": Problem(
+            1, 64, 64, (8, 8), (12, 12), (8, 8)
+        ),
     }
     for reason, p in refused.items():
         assert reason in {c.refusal for c in candidates(p).values()}

@@ -32,7 +32,7 @@ constexpr int32_t resident_warps(int32_t steps, bool strict) {
 constexpr int32_t most_warps(int32_t steps, bool strict) { return std::min(12, resident_warps(steps, strict)); }
 // 16-bit inputs on their way take twice the registers; strict float32 has two numbers of each operand.
 constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes, bool strict) {
-  return tile_columns > 64 || element_bytes == 2 || strict ? 2 : 3;
+  return tile_columns > 64 || element_bytes == 2 ? 2 : 3;
 }
 
 inline constexpr int32_t block = 128;                   // threads of the tiled configurations, and at least

@@ -23,12 +23,13 @@ struct Columns {
   int32_t channel, row, column, count;
 };
 
+template <bool Strict>
 CONVT_DEVICE Columns columns_at(const TileParams& p, int32_t first) {
   if (first >= p.columns) return {0, 0, 0, 0};
   auto rest = static_cast<uint32_t>(first);
   auto row = static_cast<int32_t>(p.outer_columns.divide(rest)), outer = static_cast<int32_t>(p.inner.divide(rest));
   const auto inner = static_cast<int32_t>(rest);
-  if (p.channels_outermost) {
+  if (!Strict && p.channels_outermost) {
     const int32_t channel = row;
     row = outer, outer = channel;
   }
@@ -47,6 +48,20 @@ struct Chunk {
     if (++column == taps_w) column = 0, ++row;
   }
 };
+
+// Strict float32 has no register to spare for a predicated load's address, and enough work to wait behind.
+template <int Bytes, bool Strict>
+CONVT_DEVICE void load_operand(bool is, const void* from, uint32_t* to) {
+  if constexpr (!Strict) {
+    load_if<Bytes>(is, from, to);
+  } else if constexpr (Bytes == 16) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (is) v = __ldg(static_cast<const uint4*>(from));
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else {
+    to[0] = is ? __float_as_uint(__ldg(static_cast<const float*>(from))) : 0;
+  }
+}
 
 // What a thread carries of the inputs from memory to shared memory: of one position every second word, or of two
 // positions two times 16 bytes of channels.
@@ -92,8 +107,8 @@ struct InputLoader {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int32_t word = at.word + 16 * half + 4 * (thread % 32 / 8);
-          load_if<16>(inside && word < p.words, pixel + word * static_cast<int32_t>(4 / sizeof(Scalar)),
-                      raw + 4 * (2 * i + half));
+          load_operand<16, Strict>(inside && word < p.words, pixel + word * static_cast<int32_t>(4 / sizeof(Scalar)),
+                                   raw + 4 * (2 * i + half));
         }
       }
       return;
@@ -101,16 +116,17 @@ struct InputLoader {
     const bool inside = exists(0);
     const int32_t first = at.word + thread / tile_positions;
     const Scalar* pixel = from[0] - tap + first * (single ? 1 : 2) * p.x_channel_stride;
+    const int64_t step = (single ? 2 : 4) * p.x_channel_stride;
     const int32_t left = inside ? p.words - first : 0;
 #pragma unroll
     for (int i = 0; i < slots; ++i) {
       if constexpr (single) {
-        load_if<4>(2 * i < left, pixel, raw + i);
+        load_operand<4, Strict>(2 * i < left, pixel, raw + i);
       } else {
         load_if<2>(2 * i < left, pixel, raw + 2 * i);
         load_if<2>(2 * i < left && 2 * (first + 2 * i) + 1 < p.channels, pixel + p.x_channel_stride, raw + 2 * i + 1);
       }
-      pixel += (single ? 2 : 4) * p.x_channel_stride;
+      pixel += step;
     }
   }
 
@@ -157,7 +173,7 @@ struct WeightLoader {
   uint32_t raw[slots][4];  // of 16-bit types 2 are 4 columns of a channel, if they are loaded at once
 
   CONVT_DEVICE void init(const TileParams& p, const Scalar* w, int32_t first_column) {
-    at_columns = columns_at(p, first_column + static_cast<int32_t>(threadIdx.x) % quads * 4);
+    at_columns = columns_at<Strict>(p, first_column + static_cast<int32_t>(threadIdx.x) % quads * 4);
     from = w + (at_columns.channel * p.w_out_stride + at_columns.row * p.w_row_stride +
                 at_columns.column * p.w_column_stride);
   }
@@ -176,11 +192,20 @@ struct WeightLoader {
                 first * (single ? 1 : 2) * p.w_in_stride);
     const int64_t step = rows * (single ? 1 : 2) * p.w_in_stride;
     const int32_t words = count > 0 ? p.words - first : 0;
+    if constexpr (Strict) {
+#pragma unroll
+      for (int i = 0; i < slots; ++i) raw[i][0] = raw[i][1] = raw[i][2] = raw[i][3] = 0;
+    }
     if (p.w_quads) {
 #pragma unroll
       for (int i = 0; i < slots; ++i) {
         const bool exists = i * rows < words;
-        if constexpr (single) {
+        if constexpr (Strict) {
+          if (exists) {
+            const uint4 v = __ldg(reinterpret_cast<const uint4*>(weight));
+            raw[i][0] = v.x, raw[i][1] = v.y, raw[i][2] = v.z, raw[i][3] = v.w;
+          }
+        } else if constexpr (single) {
           load_if<16>(exists, weight, raw[i]);
         } else {
           load_if<8>(exists, weight, raw[i]);
@@ -198,12 +223,17 @@ struct WeightLoader {
       uint32_t v[single ? 1 : 2][4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        load_if<sizeof(Scalar)>(exists && j < count, of_column, &v[0][j]);
+        if constexpr (Strict) {
+          if (exists && j < count) raw[i][j] = bits_at(of_column);
+        } else {
+          load_if<sizeof(Scalar)>(exists && j < count, of_column, &v[0][j]);
+        }
         if constexpr (!single) load_if<2>(exists && j < count && pair, of_column + p.w_in_stride, &v[1][j]);
         of_column += next;
       }
 #pragma unroll
-      for (int j = 0; j < 4; ++j) raw[i][j] = single ? v[0][j] : v[j / 2][j % 2 * 2] | v[j / 2][j % 2 * 2 + 1] << 16;
+      for (int j = 0; j < 4 && !Strict; ++j)
+        raw[i][j] = single ? v[0][j] : v[j / 2][j % 2 * 2] | v[j / 2][j % 2 * 2 + 1] << 16;
       weight += step;
     }
   }
@@ -253,8 +283,8 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   const Scalar* w = static_cast<const Scalar*>(p.w) + int64_t{group} * p.channels * p.w_in_stride;
 
   // The taps that a column of the tile has: those of its first phases.
-  const Columns lowest = columns_at(p, first_column);
-  const Columns highest = columns_at(p, smaller(first_column + TileColumns, p.columns) - 4);
+  const Columns lowest = columns_at<Strict>(p, first_column);
+  const Columns highest = columns_at<Strict>(p, smaller(first_column + TileColumns, p.columns) - 4);
   const bool one = lowest.row == highest.row && (p.channels_innermost || lowest.channel == highest.channel);
   const int32_t taps_h = larger(0, (p.h.kernel - lowest.row + p.h.stride - 1) / p.h.stride);
   const int32_t taps_w =
@@ -284,10 +314,9 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
     positions[thread] = {image * p.y_batch_stride + row * p.y_row_stride + column * p.y_column_stride,
                          exists ? row : -(1 << 30), column};
   }
-  // A chunk is in the first buffer if an even number of them is left.
   if (begin < end) {
-    weight.store(weights + ((end - begin) & 1) * weight_words);
-    input.store(p, inputs + ((end - begin) & 1) * input_words);
+    weight.store(weights);
+    input.store(p, inputs);
   }
   __syncthreads();
 
@@ -301,16 +330,17 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
       for (int r = 0; r < 8; ++r) sums[i][j][r / 4][r % 4] = 0;
     }
   }
+  int32_t buffer = 0;
 #pragma unroll 1
-  for (int32_t left = end - begin; left > 0; --left) {
+  for (int32_t chunk = begin; chunk < end; ++chunk) {
     const int32_t steps = (smaller(chunk_words, p.words - at.word) + step_words - 1) / step_words;
-    if (left > 1) {
+    if (chunk + 1 < end) {
       at.advance(p, taps_w);
       weight.load(p, at);
       input.load(p, at);
     }
-    const uint32_t* from_inputs = inputs + (left & 1) * input_words + t * pitch(tile_positions) + warp_position + g;
-    const uint32_t* from_weights = weights + (left & 1) * weight_words + t * pitch(TileColumns) + warp_column + 2 * g;
+    const uint32_t* from_inputs = inputs + buffer * input_words + t * pitch(tile_positions) + warp_position + g;
+    const uint32_t* from_weights = weights + buffer * weight_words + t * pitch(TileColumns) + warp_column + 2 * g;
 #pragma unroll
     for (int step = 0; step < chunk_words / step_words; ++step) {
       if (step < steps) {
@@ -363,9 +393,10 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
         }
       }
     }
-    if (left > 1) {
-      weight.store(weights + (left - 1 & 1) * weight_words);
-      input.store(p, inputs + (left - 1 & 1) * input_words);
+    if (chunk + 1 < end) {
+      buffer ^= 1;
+      weight.store(weights + buffer * weight_words);
+      input.store(p, inputs + buffer * input_words);
     }
     __syncthreads();
   }
@@ -412,7 +443,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   float wrong = 0;  // becomes NaN when an output is not finite
 #pragma unroll
   for (int j = 0; j < pairs; ++j) {
-    const Columns c = columns_at(p, first_column + warp_column + 16 * j + 4 * t);
+    const Columns c = columns_at<Strict>(p, first_column + warp_column + 16 * j + 4 * t);
     float add[4] = {0, 0, 0, 0};
     if (bias != nullptr && c.count > 0) {
 #pragma unroll
@@ -453,7 +484,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   // Each output that is not finite, once more.
 #pragma unroll 1
   for (int32_t i = 0; i < 4 * pairs; ++i) {
-    const Columns c = columns_at(p, first_column + warp_column + 16 * (i / 4) + 4 * t);
+    const Columns c = columns_at<Strict>(p, first_column + warp_column + 16 * (i / 4) + 4 * t);
     const int32_t position = warp_position + 8 * (i % 4) + g;
     const TilePosition q = positions[position];
     if (static_cast<uint32_t>(q.row + c.row) >= static_cast<uint32_t>(p.h.out)) continue;
