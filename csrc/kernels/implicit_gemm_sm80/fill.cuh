@@ -230,7 +230,7 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
         }
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          uint32_t(&first)[4] = words[e], (&second)[4] = words[e ^ 1];
+          uint32_t (&first)[4] = words[e], (&second)[4] = words[e ^ 1];
           const bool exchange = swap != 0;
           device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, exchange ? second[0] : first[0],
                                   exchange ? second[1] : first[1], exchange ? second[2] : first[2],

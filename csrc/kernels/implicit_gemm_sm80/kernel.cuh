@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       // first, because a wait for one of them may be a wait for all. For the same reason they wait for the loads before
       // them: their addresses take part of what those have loaded, a zero.
       uint32_t a[blocks][parts][4] = {};
-      const auto load_a = [&](uint32_t(&to)[blocks][parts][4], const uint4& step) {
+      const auto load_a = [&](uint32_t (&to)[blocks][parts][4], const uint4& step) {
         const uint32_t mask = step.x >> mask_at, loaded = a[blocks - 1][parts - 1][3] & p.zero;
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
       if (s == 0) fragments += group_bytes;
       uint4 next = table[s * config.warps_m];
       device::SharedAddress stage = stages;
-      const auto multiply_block = [&](int m, const uint32_t(&b)[columns][parts][2]) {
+      const auto multiply_block = [&](int m, const uint32_t (&b)[columns][parts][2]) {
         if constexpr (mode == Mode::ieee) {
           // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums of
           // the steps are added by instructions that round.
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         // Into the stage of the chunk before this one, which all have multiplied.
         copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
         if (++turn == p.stages) turn = 0;
-          // By two, so that fragments need not be moved from one set of registers to the other.
+        // By two, so that fragments need not be moved from one set of registers to the other.
 #pragma unroll 2
         for (int32_t remaining = groups * step_count; remaining > 0; --remaining) {
           const device::SharedAddress from = stage + (step.x & ((1u << mask_at) - 1));
@@ -459,7 +459,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     float4* const own = partials + static_cast<int64_t>(at.split) * (vectors * threads);
 #pragma unroll
     for (int i = 0; i < vectors; ++i) {
-      const float(&v)[4] = sums[i / columns][i % columns];
+      const float (&v)[4] = sums[i / columns][i % columns];
       own[i * threads] = make_float4(v[0], v[1], v[2], v[3]);
     }
     __threadfence();
@@ -481,7 +481,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
         for (int e = 0; e < batch; ++e) add[e] = __ldcg(from + (i + e) * threads);
 #pragma unroll
         for (int e = 0; e < batch; ++e) {
-          float(&v)[4] = sums[(i + e) / columns][(i + e) % columns];
+          float (&v)[4] = sums[(i + e) / columns][(i + e) % columns];
           if (k == 0) v[0] = v[1] = v[2] = v[3] = 0;
           v[0] += add[e].x, v[1] += add[e].y, v[2] += add[e].z, v[3] += add[e].w;
         }
@@ -506,7 +506,7 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
       const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      float(&v)[4] = sums[m][n];
+      float (&v)[4] = sums[m][n];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (edge) zero = fmaf(v[e], 0.0f, zero);
