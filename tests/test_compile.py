@@ -2,6 +2,8 @@
 
 import itertools
 import shutil
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -145,6 +147,18 @@ def test_export_survives_decomposition_and_saving(tmp_path):
     assert_close(torch.export.load(tmp_path / "net.pt2").module()(x), net(x))
 
 
+LOAD_AND_CALL = """
+import sys
+import torch
+import convt
+
+torch.backends.cudnn.allow_tf32 = False
+loaded = torch._inductor.aoti_load_package(sys.argv[1])
+for x, y in zip(*torch.load(sys.argv[2])):
+    torch.testing.assert_close(loaded(x), y)
+"""
+
+
 @needs_compiler
 def test_aot_inductor(device, tmp_path):
     net = Net().to(device).requires_grad_(False)
@@ -152,10 +166,15 @@ def test_aot_inductor(device, tmp_path):
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (x,), dynamic_shapes=({0: batch},))
     package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "net.pt2"))
-    loaded = torch._inductor.aoti_load_package(package)
-    for n in (2, 5):
-        x = torch.randn(n, 4, 5, 6, device=device)
-        assert_close(loaded(x), net(x))
+    inputs = [torch.randn(n, 4, 5, 6, device=device) for n in (2, 5)]
+    torch.save((inputs, [net(x) for x in inputs]), tmp_path / "calls.pt")
+    # A process of its own, as a package is made for: what it does to its process is seen as a status and a message.
+    ran = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", LOAD_AND_CALL, package, tmp_path / "calls.pt"],
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, f"status {ran.returncode}\n{ran.stdout}{ran.stderr}"
 
 
 # CUDA graphs
