@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../implicit_gemm/params.h"
+#include "../tensor_map.h"
 #include "config.h"
 
 namespace convt::implicit_gemm_sm90 {
@@ -61,6 +62,11 @@ inline Patch make_patch(const Config& config, const Problem& p, const Tables& t,
   patch.pixels = ceil_div(tile.images * patch.rows * patch.columns, region_pixels) * region_pixels;
   patch.bytes = int64_t{row_bytes} * patch.pixels;
   return patch;
+}
+
+// Whether the copy engine may bring the patch, as far as its size tells.
+inline bool fits_box(const Patch& patch, const GemmTile& tile) {
+  return std::max({patch.rows, patch.columns, tile.images}) <= tensor_map_most_box;
 }
 
 inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {

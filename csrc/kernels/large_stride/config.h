@@ -30,8 +30,8 @@ constexpr int32_t resident_warps(int32_t steps, bool strict) {
   return steps > (strict ? 6 : 12) ? (strict ? 8 : 12) : strict ? 12 : 16;
 }
 constexpr int32_t most_warps(int32_t steps, bool strict) { return std::min(12, resident_warps(steps, strict)); }
-// 16-bit inputs on their way take twice the registers; strict float32 has two numbers of each operand.
-constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes, bool strict) {
+// 16-bit inputs on their way take twice the registers.
+constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes) {
   return tile_columns > 64 || element_bytes == 2 ? 2 : 3;
 }
 

@@ -258,7 +258,7 @@ struct WeightLoader {
 };
 
 template <class Scalar, bool Strict, int TileColumns>
-__global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeof(Scalar), Strict))
+__global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeof(Scalar)))
     large_stride_tile_kernel(const __grid_constant__ TileParams p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
   constexpr int pairs = TileColumns / 32;  // of a warp: 16 columns

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "../../kernels/implicit_gemm_sm90/tiling.h"
-#include "../../kernels/tensor_map.h"
 #include "family.h"
 #include "implicit_gemm.h"
 
@@ -70,7 +69,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   blocks_of_weights /= t.sets, steps /= t.sets;
   // Boxes cost their reading, and in TF32 two warps' rounding. Otherwise three warps copy, which waits for each line of
   // memory, and unless channels are innermost bring into order.
-  const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && patch.columns <= tensor_map_most_box;
+  const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && family::fits_box(patch, tile);
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);

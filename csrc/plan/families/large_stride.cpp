@@ -45,7 +45,7 @@ Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::Til
   // the time from memory to shared memory, which other blocks hide.
   const double steps = std::min(4.0, std::ceil(static_cast<double>(t.words) / large_stride::step_words));
   const double product = steps * tile_columns / 8 * 5.7 * 2 * (strict ? 3.2 : 1) / 1.7e9, latency = 0.6e-6;
-  const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype), strict),
+  const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype)),
                multiprocessors = device.multiprocessors;
   Cut best;
   for (int32_t splits = 1; splits == 1 || (splits <= 16 && 2 * splits <= chunks); splits *= 2) {
