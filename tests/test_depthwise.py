@@ -289,10 +289,12 @@ def test_layers_are_planned(p, memory, wide, narrow):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_exact_configuration_is_chosen_for_its_problems(dtype):
+    """Among those of the family: problems of a microsecond may be another family's as well."""
     for configuration in TILE:
         for seed in range(5):
             plan = explanation(problem(configuration, random.Random(seed)), dtype)
-            assert f"{plan.algorithm}/{plan.configuration}".startswith(f"depthwise/{configuration}")
+            family = [c for c in plan.candidates if c.algorithm == "depthwise" and c.fits]
+            assert min(family, key=lambda c: c.estimated_seconds).configuration.startswith(configuration)
 
 
 def test_refusals_say_why():

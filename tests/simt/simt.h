@@ -437,7 +437,8 @@ inline void launch(dim3 grid, dim3 dim, size_t shared_bytes, const std::function
     b.warps[i / warp_size].lanes.push_back(t.get());
     b.threads.push_back(std::move(t));
   }
-  const Guarded shared(shared_bytes == 0 ? 1 : shared_bytes, 1024);
+  // As aligned as kernels may ask for, if it can end at a page then.
+  const Guarded shared(shared_bytes == 0 ? 1 : shared_bytes, shared_bytes % 1024 == 0 ? 1024 : 128);
   const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
   std::vector<size_t> order(blocks);
   std::iota(order.begin(), order.end(), size_t{0});
