@@ -98,7 +98,7 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   // A block whose tiles all have the same weights reads them once.
   const Counts n = make_counts(p, t, tile);
   const int64_t all = n.channels * n.chunks * t.steps;
-  s.weights_stay = p.groups == 1 && tile.splits == 1 && n.channels * t.sets == tile.reuse &&
+  s.weights_stay = all > 0 && p.groups == 1 && tile.splits == 1 && n.channels * t.sets == tile.reuse &&
                    all <= std::min<int64_t>(room, most_weight_stages);
   s.weight_stages = s.weights_stay ? static_cast<int32_t>(all) : static_cast<int32_t>(std::min<int64_t>(room, 4));
   s.sums = s.weights + s.weight_stages * stage;
