@@ -139,6 +139,7 @@ def fitting(p, configuration):
 @pytest.mark.parametrize("seed", range(4))
 def test_random_problems(configuration, precision, seed):
     dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {seed}")
+    ran = 0
     for _ in range(problem_count(15)):
         p = problem(rng)
         if not fitting(p, configuration):
@@ -148,10 +149,12 @@ def test_random_problems(configuration, precision, seed):
         result = forced_if_it_fits(configuration, x, w, b, p)
         if result is None:  # too much for shared memory
             continue
+        ran += 1
         rule_of_forward(p, x, w, b, precision)(result)
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
             assert torch.equal(forced(configuration, x, w, b, p), result)
+    assert ran > 0 or problem_count(15) < 15
 
 
 @pytest.mark.gpu
@@ -200,6 +203,7 @@ def test_real_layers(layer, precision, memory):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_nan_and_inf_spread_by_taps_only(configuration, precision):
     dtype, rng = precise(precision), random.Random(precision)
+    ran = 0
     for _ in range(6):
         p = problem(rng, 6, 16)
         if not fitting(p, configuration):
@@ -217,10 +221,12 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
                 result = forced_if_it_fits(configuration, *pair, None, p)
                 if result is None:  # too much for shared memory
                     continue
+                ran += 1
                 result = result.cpu()
                 assert torch.equal(~result.isfinite(), reached), (p, spoilt, value, at)
                 if value == float("inf"):
                     assert not bool(result.isnan().any())
+    assert ran > 0
 
 
 @pytest.mark.gpu
