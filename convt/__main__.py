@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import fnmatch
 import io
+import os
 import re
 import shlex
 import shutil
@@ -252,6 +253,13 @@ def collect(cases: list[_parity.Case], device: torch.device, subjects: dict, tim
     return rows, False
 
 
+def without_folder(arguments: argparse.Namespace) -> list[str]:
+    """The command line with only the name of --output, whose folder means nothing elsewhere."""
+    output = arguments.output or ""
+    name = os.path.basename(output)
+    return [a.removesuffix(output) + name if a.endswith(output) else a for a in arguments.command_line]
+
+
 def main_job(arguments: argparse.Namespace) -> int:
     cases = choose_cases(arguments)
     if arguments.output is not None:
@@ -262,7 +270,7 @@ def main_job(arguments: argparse.Namespace) -> int:
         except OSError as error:
             raise BadArgumentsError(f"--output {arguments.output}: {error.strerror}") from None
     report, no_gpu = Report(), no_gpu_reason()
-    report.print(f"$ {shlex.join(['python', '-m', 'convt', *arguments.command_line])}")
+    report.print(f"$ {shlex.join(['python', '-m', 'convt', *without_folder(arguments)])}")
     print_facts(report)
     report.print()
     if no_gpu is None:

@@ -74,8 +74,8 @@ for name in $steps; do
       git ls-files -z | xargs -0 cp --parents -t "$copy"
       step sm80 env -C "$copy" -u PYTHONPATH TORCH_CUDA_ARCH_LIST=8.0+PTX bash -c \
         "python3 setup.py build_ext --inplace >build.log 2>&1 || { tail -n 40 build.log; exit 1; }
-        python3 -m convt --only kb69 --output '$copy/kb69.txt'"
-      cp "$copy/kb69.txt" "$folder/sm80-kb69.txt"
+        python3 -m convt --only kb69 --output '$copy/sm80-kb69.txt'"
+      cp "$copy/sm80-kb69.txt" "$folder"
       rm -rf "$copy"
       ;;
     sweep) step sweep sweep ;;

@@ -69,7 +69,7 @@ def test_quick_run_without_a_gpu(tmp_path):
     assert done.stdout.splitlines()[-1].endswith("32 passed, 0 failed")
     assert "NO GPU KERNEL" in done.stdout
     text = output.read_text()
-    assert text.startswith("$ python -m convt --quick --only kb75")
+    assert text.startswith("$ python -m convt --quick --only kb75 --output results.txt\n")
     assert convt.build_info()["source_digest"] in text
     assert "kb69 on sm_80" in text
     assert "\x1b" not in text
