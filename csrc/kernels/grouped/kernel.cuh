@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../device.h"
+#include "../load_if.h"
 #include "../tf32.h"
 #include "params.h"
 
@@ -134,37 +135,6 @@ CONVT_DEVICE float element_of(uint32_t word, int which) {
   }
 }
 
-// N words, or one 16-bit element if N is 0, where `is`; zeros elsewhere. A predicated instruction rather than a branch:
-// behind a branch the compiler waits for a load before it issues the next one.
-template <int N>
-CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
-#if defined(__CUDA_ARCH__)
-  if constexpr (N == 4) {
-    asm("{.reg .pred p; setp.ne.u32 p, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;"
-        " @p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];}"
-        : "=&r"(to[0]), "=&r"(to[1]), "=&r"(to[2]), "=&r"(to[3])
-        : "l"(from), "r"(static_cast<unsigned>(is)));
-  } else if constexpr (N == 2) {
-    asm("{.reg .pred p; setp.ne.u32 p, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0; @p ld.global.nc.v2.u32 {%0, %1}, [%2];}"
-        : "=&r"(to[0]), "=&r"(to[1])
-        : "l"(from), "r"(static_cast<unsigned>(is)));
-  } else if constexpr (N == 1) {
-    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u32 %0, [%1];}"
-        : "=&r"(to[0])
-        : "l"(from), "r"(static_cast<unsigned>(is)));
-  } else {
-    uint16_t half;
-    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u16 %0, 0; @p ld.global.nc.u16 %0, [%1];}"
-        : "=&h"(half)
-        : "l"(from), "r"(static_cast<unsigned>(is)));
-    to[0] = half;
-  }
-#else
-  for (int i = 0; i < N; ++i) to[i] = is ? static_cast<const uint32_t*>(from)[i] : 0;
-  if (N == 0) to[0] = is ? *static_cast<const uint16_t*>(from) : 0;
-#endif
-}
-
 // Words that are put together of two channels: of 16-bit elements, or of float32's parts.
 template <class Scalar, bool Strict>
 constexpr bool pairs = sizeof(Scalar) == 2 || Strict;
@@ -173,13 +143,13 @@ constexpr bool pairs = sizeof(Scalar) == 2 || Strict;
 // of channels, columns are read of both of them, the `second` one x_channel away if there is one.
 template <class Scalar, bool Strict, int V, bool XPixels>
 struct Vector {
-  static constexpr bool two = pairs<Scalar, Strict> && (XPixels || V == 1);  // reads
-  static constexpr int per_read = sizeof(Scalar) == 2 && two ? V / 2 : Strict && !two ? 2 * V : V;
-  static constexpr int other = per_read > 0 ? per_read : 1;  // where the second channel's are
+  static constexpr bool two = pairs<Scalar, Strict> && (XPixels || V == 1);  // reads, of `bytes`
+  static constexpr int bytes = sizeof(Scalar) == 2 && two ? 2 * V : Strict && !two ? 8 * V : 4 * V;
+  static constexpr int other = bytes > 4 ? bytes / 4 : 1;  // where the second channel's are
 
   CONVT_DEVICE static void read(const Params& p, bool is, const Scalar* x, bool second, uint32_t* raw) {
-    load_if<per_read>(is, x, raw);
-    if constexpr (two) load_if<per_read>(is && second, x + p.x_channel, raw + other);
+    load_if<bytes>(is, x, raw);
+    if constexpr (two) load_if<bytes>(is && second, x + p.x_channel, raw + other);
   }
 
   // Into the ring at `at`, if it is to be written; `check` becomes NaN if something of strict float32 is not finite.
