@@ -156,6 +156,24 @@ CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, uint32_t tap,
   return static_cast<uint4*>(p.packed) + fragment * (Layout::parts * Layout::words / 4);
 }
 
+// Zeros to the counters, by all threads of the grid.
+CONVT_DEVICE void clear_counters(const PackParams& p) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = first; i < p.counter_count; i += stride) p.counters[i] = 0;
+}
+
+// Word `e` of each of a fragment's parts from a weight of float32.
+template <Mode mode, int Parts>
+CONVT_DEVICE void round_to_words(float weight, uint32_t (&words)[Parts][4], int32_t e) {
+  if constexpr (mode == Mode::tf32) {
+    words[0][e] = device::to_tf32(weight);
+  } else {
+    static_assert(mode == Mode::ieee);
+    split(weight, words[0][e], words[1][e]);
+  }
+}
+
 // Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp
 // 512 in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or,
 // in channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
@@ -165,9 +183,9 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
   device::let_next_kernel_start();
+  clear_counters(p);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = first; i < p.counter_count; i += stride) p.counters[i] = 0;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   for (int64_t i = first / 32; i < p.warps; i += stride / 32) {
     auto tap = static_cast<uint32_t>(i);
@@ -199,10 +217,8 @@ __global__ void pack_kernel(const __grid_constant__ PackParams p) {
     uint32_t words[parts][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      if constexpr (mode == Mode::tf32) {
-        words[0][e] = device::to_tf32(values[e][0]);
-      } else if constexpr (mode == Mode::ieee) {
-        split(values[e][0], words[0][e], words[1][e]);
+      if constexpr (sizeof(Scalar) == 4) {
+        round_to_words<mode>(values[e][0], words, e);
       } else {
         store<2>(reinterpret_cast<Scalar*>(&words[0][e]), values[e]);
       }
@@ -247,10 +263,7 @@ __global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
   device::let_next_kernel_start();
   const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * threads + thread; i < p.counter_count;
-       i += static_cast<int64_t>(gridDim.x) * threads) {
-    p.counters[i] = 0;
-  }
+  clear_counters(p);
   auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
   const PackTile tile = pack_tile<Layout>(p);
   uint32_t fragment_row = blockIdx.x;
@@ -298,10 +311,8 @@ __global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
     for (int e = 0; e < 4; ++e) {
       const uint32_t v = words[Layout::k(warp, lane, e) * tile.word + Layout::row(warp, lane, e) * tile.row +
                                static_cast<int32_t>(tap)];
-      if constexpr (mode == Mode::tf32) {
-        packed[0][e] = device::to_tf32(__uint_as_float(v));
-      } else if constexpr (mode == Mode::ieee) {
-        split(__uint_as_float(v), packed[0][e], packed[1][e]);
+      if constexpr (sizeof(Scalar) == 4) {
+        round_to_words<mode>(__uint_as_float(v), packed, e);
       } else {
         packed[0][e] = v;
       }
