@@ -194,7 +194,7 @@ def find_nvcc():
 @with_source
 @pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
 def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path):
-    """No instantiation of Hopper's family spills, and none waits for each product (C7508, C7514, C7520)."""
+    """No instantiation of Hopper's family spills, and none waits for each product (C7508, C7514, C7517, C7520)."""
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("needs nvcc")
@@ -209,8 +209,14 @@ def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     said = done.stdout + done.stderr
-    assert not re.search(r"C75(08|14|20)\b|serialized", said)
+    assert not re.search(r"C75(08|14|17|20)\b|serialized", said)
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
     kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_sm90_kernel", said)
     assert len(kernels) == len([n for n in convt._C.configuration_names() if n.startswith("implicit_gemm_sm90/")])
     assert spills and set(spills) == {("0", "0", "0")}
+    disassembler = nvcc.with_name("cuobjdump")
+    if disassembler.exists():
+        ran = subprocess.run([disassembler, "-sass", tmp_path / "kernels.cubin"], capture_output=True, text=True)
+        assert "HGMMA" in ran.stdout
+        # An empty group follows one whose end the compiler did not see, and leaves nothing in flight.
+        assert not re.search(r"HGMMA\S* RZ", ran.stdout)

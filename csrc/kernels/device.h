@@ -41,6 +41,9 @@ CONVT_DEVICE uint4 load_shared_16(SharedAddress from) {
                : "memory");
   return v;
 }
+CONVT_DEVICE void store_shared_4(SharedAddress to, float a) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(a) : "memory");
+}
 CONVT_DEVICE void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }
@@ -118,6 +121,15 @@ CONVT_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(shared_address(row))
                : "memory");
+}
+
+// The same to shared memory (sm_90): a lane has two neighbouring elements of column lane / 4 of each.
+CONVT_DEVICE void stmatrix_x4_trans(SharedAddress row, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]),
+               "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+#endif
 }
 
 // Copies `Bytes` (4, 8 or 16, both addresses multiples of it) to shared memory, asynchronously; the last

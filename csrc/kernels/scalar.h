@@ -80,6 +80,12 @@ void load(const Scalar* from, float* to) {
   for (int i = 0; i < N; ++i) to[i] = to_float(vector.v[i]);
 }
 
+// Two elements of 16 bits in a word.
+template <class Scalar>
+uint32_t pack(Scalar, float low, float high) {
+  return static_cast<uint32_t>(from_float<Scalar>(high).bits) << 16 | from_float<Scalar>(low).bits;
+}
+
 template <int N, class Scalar>
 void store(Scalar* to, const float* from) {
   Vector<Scalar, N>& vector = *reinterpret_cast<Vector<Scalar, N>*>(to);

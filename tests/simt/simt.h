@@ -573,6 +573,7 @@ inline SharedAddress dynamic_shared_address() { return shared_address(simt::bloc
 inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
 inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
 inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
+inline void store_shared_4(SharedAddress to, float a) { *reinterpret_cast<float*>(to) = a; }
 inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
 inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   *reinterpret_cast<uint4*>(to) = {a, b, c, d};
@@ -679,6 +680,21 @@ void ldmatrix(uint32_t (&r)[4], const void* row) {
 }
 }  // namespace emulated
 
+inline void stmatrix_x4_trans(SharedAddress row, const uint32_t (&r)[4]) {
+  static const char here = 0;
+  if (row % 16 != 0) simt::fail("a row of stmatrix is not aligned to 16 bytes");
+  emulated::Matrix m{const_cast<uint32_t*>(r), reinterpret_cast<const void*>(row)};
+  simt::in_warp(&here, &m, [](emulated::Matrix** all) {
+    for (int i = 0; i < 4; ++i) {
+      for (int lane = 0; lane < 32; ++lane) {
+        for (int e = 0; e < 2; ++e) {
+          auto* const to = static_cast<uint16_t*>(const_cast<void*>(all[8 * i + lane % 4 * 2 + e]->row));
+          to[lane / 4] = static_cast<uint16_t>(all[lane]->r[i] >> 16 * e);
+        }
+      }
+    }
+  });
+}
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) { emulated::ldmatrix<false>(r, row); }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { emulated::ldmatrix<true>(r, row); }
 

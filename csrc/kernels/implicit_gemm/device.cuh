@@ -277,27 +277,28 @@ __global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
   const int32_t row_elements = Layout::rows * taps;
   const int32_t valid = smaller<int32_t>(Layout::rows, p.out_channels - first_out) * taps;
   constexpr int channels = 8 * channels_of_word;
+  // Eight words of the channels of a row and tap at a time.
+  int32_t eight = 0;
 #pragma unroll 1
-  for (int32_t eight = 0; eight < Layout::group_words / 8; ++eight) {
+  for (int32_t i = thread;; i += threads) {
+    for (; i >= row_elements; i -= row_elements) ++eight;
+    if (eight >= Layout::group_words / 8) break;
     const int32_t first = eight * channels;
-#pragma unroll 1
-    for (int32_t i = thread; i < row_elements; i += threads) {
-      Bits values[channels];
+    Bits values[channels];
 #pragma unroll
-      for (int in = 0; in < channels; ++in) {
-        values[in] = 0;
-        if (first_in + first + in < p.in_channels && i < valid) {
-          values[in] = __ldg(from + ((first + in) * p.strides[0] + i));
-        }
+    for (int in = 0; in < channels; ++in) {
+      values[in] = 0;
+      if (first_in + first + in < p.in_channels && i < valid) {
+        values[in] = __ldg(from + ((first + in) * p.strides[0] + i));
       }
-      auto tap = static_cast<uint32_t>(i);
-      const auto row = static_cast<int32_t>(p.by_taps.divide(tap));
-      auto* const to =
-          reinterpret_cast<Bits*>(words + (8 * eight * tile.word + row * tile.row + static_cast<int32_t>(tap)));
+    }
+    auto tap = static_cast<uint32_t>(i);
+    const auto row = static_cast<int32_t>(p.by_taps.divide(tap));
+    auto* const to =
+        reinterpret_cast<Bits*>(words + (8 * eight * tile.word + row * tile.row + static_cast<int32_t>(tap)));
 #pragma unroll
-      for (int in = 0; in < channels; ++in) {
-        to[in / channels_of_word * tile.word * channels_of_word + in % channels_of_word] = values[in];
-      }
+    for (int in = 0; in < channels; ++in) {
+      to[in / channels_of_word * tile.word * channels_of_word + in % channels_of_word] = values[in];
     }
   }
   __syncthreads();

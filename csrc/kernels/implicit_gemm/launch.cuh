@@ -41,10 +41,10 @@ cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& param
 template <Mode mode, class Layout>
 cudaError_t launch_pack(const PackParams& params, cudaStream_t stream, bool early = false) {
   if (takes_pack_tiles<Layout>(params)) {
-    // Each tap of a block's is packed by as many warps.
+    // Each tap of a block's is packed by as many warps, all at once: what they read takes its time.
     const int64_t taps = params.by_taps.divisor;
     return launch_early(early, pack_tiles_kernel<mode, Layout>, params, params.warps / Layout::warps / taps,
-                        std::clamp<int64_t>(32 * Layout::warps * taps, 64, 256), pack_tile<Layout>(params).bytes,
+                        std::clamp<int64_t>(32 * Layout::warps * taps, 64, 1024), pack_tile<Layout>(params).bytes,
                         stream);
   }
   constexpr int block = 256;

@@ -112,11 +112,11 @@ inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t t
   return s;
 }
 
-// `pixel_bytes`: of a pixel in the patch, from a step's offset in pixels. `fragment_warps`: that pack one part of a
-// fragment, 512 bytes each.
+// `quads`: patches begin at a multiple of four pixels, and are read so. `pixel_bytes`: of a pixel in the patch, from a
+// step's offset in pixels. `fragment_warps`: that pack one part of a fragment, 512 bytes each.
 inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
-                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, int32_t pixel_bytes,
-                        int32_t fragment_warps, CommonParams& q, PackParams& k) {
+                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, bool quads,
+                        int32_t pixel_bytes, int32_t fragment_warps, CommonParams& q, PackParams& k) {
   const int64_t bytes = element_size(p.dtype);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   unsigned char* const memory = static_cast<unsigned char*>(o.workspace);
@@ -147,7 +147,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.channels_innermost = channels_innermost(p);
 
   q.fill = Fill::elements;
-  if (rows_in_quads(p) && access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) {
+  if (quads && access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) {
     q.fill = Fill::rows;
   } else if (access_width(o.x, bytes, p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector) == vector) {
     q.fill = Fill::channels;
@@ -184,7 +184,6 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   std::fill(k.set_of_tap, k.set_of_tap + most_taps, int16_t{-1});
 
   int64_t packed = 0;
-  const bool quads = rows_in_quads(p);
   for (int32_t i = 0; i < t.sets; ++i) {
     const PhaseSet& set = t.set[i];
     const int32_t first = first_column(set, quads);

@@ -1,5 +1,5 @@
 // Brings x into channels_last in the workspace, for the copy engine to read boxes of it. In TF32 mode it is rounded on
-// its way.
+// its way, which is why x that is in channels_last already may be brought there, too.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -25,6 +25,41 @@ __global__ void __launch_bounds__(channels_last_threads)
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const Scalar* const x = static_cast<const Scalar*>(p.x) + image * p.batch_stride +
                           (static_cast<int64_t>(group) * p.channels + first_channel) * p.channel_stride;
+
+  constexpr int32_t units = row_bytes / unit_bytes, of_unit = unit_bytes / static_cast<int32_t>(sizeof(Scalar));
+  const int32_t unit = thread % units;
+  // Rows end at a multiple of 16 bytes.
+  const bool written = first_channel + unit * of_unit < p.padded_channels;
+  Scalar* const to =
+      static_cast<Scalar*>(p.to) +
+      ((static_cast<int64_t>(group) * static_cast<int64_t>(p.by_images.divisor) + image) * p.pixels + first_pixel) *
+          p.padded_channels +
+      first_channel + unit * of_unit;
+  if (p.units) {
+    if (!written) return;
+    constexpr int32_t passes = channels_last_pixels * units / channels_last_threads;
+    uint4 v[passes];
+#pragma unroll
+    for (int i = 0; i < passes; ++i) {
+      const int32_t pixel = thread / units + i * (channels_last_threads / units);
+      if (first_pixel + pixel >= p.pixels) break;
+      auto column = static_cast<uint32_t>(first_pixel + pixel);
+      const auto row = static_cast<int32_t>(p.by_columns.divide(column));
+      v[i] = __ldg(reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * p.row_stride +
+                                                  static_cast<int64_t>(column) * p.column_stride + unit * of_unit));
+    }
+#pragma unroll
+    for (int i = 0; i < passes; ++i) {
+      const int32_t pixel = thread / units + i * (channels_last_threads / units);
+      if (first_pixel + pixel >= p.pixels) break;
+      if constexpr (mode == Mode::tf32) {
+        const auto rounded = [](uint32_t word) { return device::to_tf32(__uint_as_float(word)); };
+        v[i] = make_uint4(rounded(v[i].x), rounded(v[i].y), rounded(v[i].z), rounded(v[i].w));
+      }
+      *reinterpret_cast<uint4*>(to + static_cast<int64_t>(pixel) * p.padded_channels) = v[i];
+    }
+    return;
+  }
 
   // A word of a pixel: one channel, or two whose pixels are read as pairs if they may.
   constexpr int32_t passes = channels_last_pixels * words / channels_last_threads;
@@ -81,15 +116,7 @@ __global__ void __launch_bounds__(channels_last_threads)
     }
   }
   __syncthreads();
-  constexpr int32_t units = row_bytes / unit_bytes, of_unit = unit_bytes / static_cast<int32_t>(sizeof(Scalar));
-  const int32_t unit = thread % units;
-  // Rows end at a multiple of 16 bytes.
-  if (first_channel + unit * of_unit >= p.padded_channels) return;
-  Scalar* const to =
-      static_cast<Scalar*>(p.to) +
-      ((static_cast<int64_t>(group) * static_cast<int64_t>(p.by_images.divisor) + image) * p.pixels + first_pixel) *
-          p.padded_channels +
-      first_channel + unit * of_unit;
+  if (!written) return;
 #pragma unroll
   for (int32_t pixel = thread / units; pixel < channels_last_pixels; pixel += channels_last_threads / units) {
     if (first_pixel + pixel >= p.pixels) break;

@@ -76,6 +76,8 @@ inline constexpr int32_t channels_last_shared_bytes = channels_last_pixels * (ro
 // Positions that a warp stages at once, and words from a channel of them to the next.
 constexpr int32_t slab_of(const Config& c) { return c.m_blocks > 1 ? 32 : 64; }
 constexpr int32_t slab_pitch_of(const Config& c) { return slab_of(c) + 8; }
+// What a warpgroup stages, converted, where channels are innermost.
+inline constexpr int32_t staged_bytes = 16384;
 
 constexpr bool has_mode(Mode m) { return m != Mode::ieee; }
 

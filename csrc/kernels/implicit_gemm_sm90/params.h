@@ -41,6 +41,7 @@ struct ChannelsLastParams {
   int64_t batch_stride, channel_stride, row_stride, column_stride;
   int32_t channels, padded_channels, pixels;  // of a group; of an image
   bool pairs;                                 // pixels may be read two at a time, whatever the row
+  bool units;                                 // channels lie next to each other, and may be read 16 bytes at a time
   Divisor by_channel_tiles, by_pixel_tiles, by_images, by_columns;
 };
 
@@ -82,6 +83,10 @@ inline void make_channels_last(const Problem& p, const Operands& o, void* to, Ch
   q.pairs = whole && pixels % 2 == 0 && (p.in_w > 1 || p.x_strides[2] == 1) &&
             reinterpret_cast<uintptr_t>(o.x) % 4 == 0 && even(p.batch, p.x_strides[0]) &&
             even(p.in_channels, p.x_strides[1]);
+  const auto vector = static_cast<int32_t>(unit_bytes / element_size(p.dtype));
+  q.units = p.in_channels_per_group() % vector == 0 &&
+            access_width(o.x, element_size(p.dtype), p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector) ==
+                vector;
   q.by_channel_tiles = Divisor(channel_tiles), q.by_pixel_tiles = Divisor(pixel_tiles);
   q.by_images = Divisor(p.batch), q.by_columns = Divisor(p.in_w);
   grid = static_cast<uint32_t>(channel_tiles * pixel_tiles * p.batch * p.groups);
@@ -100,7 +105,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   int64_t channels_last_at = 0;
   const Workspace workspace = make_workspace(config, p, n, tile, &channels_last_at);
-  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, row_bytes, block_bytes / 512, q, launch.pack);
+  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, begins_at_quads(p, tile), row_bytes,
+              block_bytes / 512, q, launch.pack);
   q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
   q.patch_bytes = narrow(patch.bytes);
@@ -125,19 +131,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
                                           channels_of_fragment(mode)));
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
-  if (tile.channels_last && rows_in_quads(p)) {
-    // No patch begins at a multiple of four pixels.
-    const int32_t skipped = t.set[0].lowest_column - first_column(t.set[0], true);
-    for (int32_t i = 0; i < t.sets; ++i) q.sets[i].origin_column += skipped;
-    for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset -= static_cast<uint32_t>(row_bytes * skipped);
-  }
   q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
   q.reach_columns = t.set[0].highest_column - t.set[0].lowest_column;
   q.gather = gathers(tile);
   if (q.gather) {
-    // Neighbouring positions read neighbouring inputs only inside of a row.
-    if (q.fill == Fill::rows) q.fill = Fill::elements;
-    for (int32_t i = 0; i < t.sets; ++i) q.sets[i].origin_column = t.set[i].lowest_column;
     for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset = pack_shift(t.step[s].row, t.step[s].column);
     while (!q.channels_innermost && tile.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;
   }

@@ -123,6 +123,12 @@ CONVT_DEVICE uint32_t channel_at(int32_t channel) {
 // as a row of the patch has.
 inline constexpr int32_t regions_together = 2;
 
+// A warp's next region, if those that are copied together are its own.
+CONVT_DEVICE int32_t next_region(const Filler& f, int32_t region) {
+  const bool last = region % regions_together == regions_together - 1;
+  return region + (last ? (f.warps - 1) * regions_together + 1 : 1);
+}
+
 // Copies four pixels of each channel. The address of a copy of nothing is not read.
 template <class Scalar>
 CONVT_DEVICE void copy_rows(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
@@ -166,8 +172,7 @@ CONVT_DEVICE void copy_elements(const Params& p, const Filler& f, const float* x
   x += first * p.x_channel_stride, channels_left -= first;
   const int64_t next = 2 * p.x_channel_stride;
 #pragma unroll 1
-  for (int32_t region = f.warp * regions_together; region < p.regions;
-       region += region % regions_together == regions_together - 1 ? (f.warps - 1) * regions_together + 1 : 1) {
+  for (int32_t region = f.warp * regions_together; region < p.regions; region = next_region(f, region)) {
     const int32_t offset = f.offset(p, region * region_pixels + at);
     const device::SharedAddress to = stage + static_cast<uint32_t>(region * (region_pixels * row_bytes) + at * 4);
     const int32_t valid = offset < 0 ? 0 : channels_left;
@@ -235,8 +240,7 @@ CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::Sh
   constexpr bool wide = mode == Mode::tf32;
   __syncwarp();
 #pragma unroll 1
-  for (int32_t i = f.warp * regions_together; i < p.regions;
-       i += i % regions_together == regions_together - 1 ? (f.warps - 1) * regions_together + 1 : 1) {
+  for (int32_t i = f.warp * regions_together; i < p.regions; i = next_region(f, i)) {
     const device::SharedAddress region = stage + static_cast<uint32_t>(i * (region_pixels * row_bytes));
     if constexpr (wide) {
       const int32_t pixel = lane % 16, half = lane / 16;

@@ -39,6 +39,11 @@ constexpr int32_t channels_of_chunk(Mode m) { return row_bytes / k_bytes * chann
 constexpr bool gathers(const GemmTile& tile) { return tile.piece_rows == 0; }
 inline constexpr int32_t gathers_less_than = 1 << 14;  // rows, columns, and their shifts
 
+// Whether patches begin at a multiple of four pixels. Boxes begin anywhere, and gathered inputs have no patch.
+inline bool begins_at_quads(const Problem& p, const GemmTile& tile) {
+  return !tile.channels_last && !gathers(tile) && rows_in_quads(p);
+}
+
 // The part of the input that is in shared memory at a time: 128 bytes of channels of each pixel.
 struct Patch {
   int32_t rows, columns, pixels;  // pixels: whole regions
@@ -46,8 +51,7 @@ struct Patch {
 };
 
 inline Patch make_patch(const Config& config, const Problem& p, const Tables& t, const GemmTile& tile) {
-  // Boxes begin anywhere.
-  const bool quads = !tile.channels_last && rows_in_quads(p);
+  const bool quads = begins_at_quads(p, tile);
   const PhaseSet& set = t.set[0];  // as all
   Patch patch{};
   if (gathers(tile)) {

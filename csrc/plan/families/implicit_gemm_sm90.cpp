@@ -35,10 +35,12 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
-// Whether x is not in channels_last as it is, or not as the copy engine wants it, and how many blocks bring it there.
+// Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32; and how
+// many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
   const int64_t unit = family::unit_bytes / element_size(p.dtype);
-  if (p.x_strides[1] == 1 && p.in_channels_per_group() % unit == 0) return false;
+  const bool rounds = family::mode_of(p) == implicit_gemm::Mode::tf32;
+  if (!rounds && p.x_strides[1] == 1 && p.in_channels_per_group() % unit == 0) return false;
   const int64_t pixels = checked_mul(p.in_h, p.in_w);
   const int64_t tiles =
       checked_mul(ceil_div<int64_t>(pixels, family::channels_last_pixels), checked_mul(p.batch, p.in_channels));

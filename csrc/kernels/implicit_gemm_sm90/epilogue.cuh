@@ -1,0 +1,314 @@
+// The epilogue: what a warpgroup has summed up, its bias added, goes to y through shared memory.
+#pragma once
+
+#include "../implicit_gemm/epilogue.cuh"
+#include "params.h"
+
+namespace convt::implicit_gemm_sm90 {
+
+// Where a warp's part of a tile is: its pieces' positions, and the output channels of its 16 rows.
+struct WarpPlace {
+  int32_t group_m, group_n, warp, lane;  // warp of the warpgroup
+};
+
+struct PiecePlace {
+  int32_t image, row, column;  // of its first position, in the tile
+};
+
+CONVT_DEVICE PiecePlace piece_place(const Params& p, int32_t piece) {
+  auto column = static_cast<uint32_t>(piece);
+  uint32_t row = p.by_pieces_columns.divide(column);
+  const uint32_t image = p.by_pieces_rows.divide(row);
+  return {static_cast<int32_t>(image), static_cast<int32_t>(row) * p.piece_rows,
+          static_cast<int32_t>(column) * p.piece_columns};
+}
+
+// Positions that a warp has staged, as rows of 1 << log_columns of them; or one after the other, from `position` of the
+// tile on, if they are gathered.
+struct Slab {
+  int32_t image, row, column;  // of the first
+  int32_t log_columns, count, position;
+
+  // From position `first` of a piece on, or of two that are side by side.
+  CONVT_DEVICE Slab(const Params& p, const Place& at, int32_t piece, int32_t first, int32_t positions, bool merged)
+      : count(positions), position(piece * p.piece_columns + first) {
+    if (p.gather) {
+      image = at.image, row = at.row, column = at.column, log_columns = 0;
+      return;
+    }
+    const PiecePlace place = piece_place(p, piece);
+    const bool squares = p.piece_rows > 1;
+    image = at.image + place.image, row = at.row + place.row, column = at.column + place.column;
+    log_columns = squares ? 3 + merged : 30;
+    (squares ? row : column) += squares ? first >> log_columns : first;
+  }
+
+  // The output of position `n`, of the first phase of `set`; false if there is none.
+  CONVT_DEVICE bool output(const Params& p, const DeviceSet& set, int32_t n, int32_t& out_image, int32_t& out_row,
+                           int32_t& out_column) const {
+    out_image = image;
+    bool in_tile = true;
+    if (p.gather) {
+      auto c = static_cast<uint32_t>(position + n);
+      uint32_t r = p.by_patch_columns.divide(c);
+      const auto i = static_cast<int32_t>(p.by_patch_rows.divide(r));
+      in_tile = i < p.tile_images;
+      out_image += i, out_row = row + static_cast<int32_t>(r), out_column = column + static_cast<int32_t>(c);
+    } else {
+      out_row = row + (n >> log_columns), out_column = column + (n & ((1 << log_columns) - 1));
+    }
+    out_row = out_row * p.h.stride + set.row_phase, out_column = out_column * p.v.stride + set.column_phase;
+    return in_tile && out_row < p.h.out && out_column < p.v.out && out_image < p.batch;
+  }
+};
+
+// The words of a warp's sums of a block: of channels, then of positions.
+template <int Row>
+constexpr int32_t block_words = 16 * slab_pitch_of(configs[Row]);
+
+// The channels of a block of rows, as a warp has them.
+struct WarpChannels {
+  int32_t first, count;  // of the group
+
+  CONVT_DEVICE WarpChannels(const Params& p, const Place& at, const WarpPlace& w, int32_t channel_block)
+      : first((at.channel_tile * p.channel_blocks + channel_block) * 64 + w.warp * 16),
+        count(smaller<int32_t>(16, p.out_channels - first)) {}
+};
+
+// A warp's 16 channels of each of its blocks at the positions of a slab, to y.
+template <Mode mode, int Row, int Width>
+CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                             const float* staged) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  const DeviceSet& set = p.sets[at.set];
+  const int32_t first_block = w.group_m * config.m_blocks;
+  // What may be on its way in the registers that the sums leave.
+  constexpr int unrolled = config.accumulators() > 128 ? 1 : 2, words = 4 * unrolled;
+#pragma unroll 1
+  for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
+    // A set has as many phases as a warpgroup has blocks, at most: all phases of these channels are in one warpgroup.
+    if (cb < first_block || cb >= first_block + config.m_blocks) continue;
+    const WarpChannels channels(p, at, w, cb);
+    if (channels.count <= 0) continue;
+    const int64_t group_channel = static_cast<int64_t>(at.group) * p.out_channels + channels.first;
+    const float* const block = staged + (cb - first_block) * block_words<Row>;
+    const Sums sums{block, slab_pitch_of(config), p.channel_blocks * block_words<Row>, slab_of(config), true};
+    const int32_t vectors = slab.count * p.column_phases / Width;
+    write_rows<mode, Width, words>(p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane,
+                                   [&](int32_t i, Outputs& o) {
+                                     auto phase = static_cast<uint32_t>(i * Width);
+                                     o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
+                                     o.phase = static_cast<int32_t>(phase), o.words = 0;
+                                     const bool inside = slab.output(p, set, o.position, o.image, o.row, o.column);
+                                     o.column += o.phase;
+                                     return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
+                                   });
+  }
+}
+
+template <Mode mode, int Row, int Width>
+CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                                      const float* staged) {
+  if constexpr (Width > 1) {
+    // Eight elements of any number of phases would need more registers than the sums leave.
+    if (p.store_width < Width || (Width == 8 && p.column_phases > 2)) {
+      return write_slab_at_width<mode, Row, Width / 2>(p, at, w, slab, staged);
+    }
+  }
+  write_slab<mode, Row, Width>(p, at, w, slab, staged);
+}
+
+// Channels innermost: a warpgroup's sums, converted, as [block of rows][position][64 channels]. The units of 16 bytes
+// of a position change places within eight positions, so that neither fragments, when they are staged, nor units, when
+// they are read, have bank conflicts. There are two buffers: the warpgroup meets once for each that it has staged.
+template <Mode mode, int Row>
+struct ChannelsLast {
+  using Scalar = typename Traits<mode>::Scalar;
+  static constexpr Config config = configs[Row];
+  static constexpr int32_t vector = unit_bytes / sizeof(Scalar), units = 64 / vector;  // of a position
+  static constexpr int32_t position_bytes = 64 * sizeof(Scalar);
+  static constexpr int32_t positions = staged_bytes / 2 / (position_bytes * config.m_blocks);  // of a buffer
+  static constexpr int32_t staged_block_bytes = positions * position_bytes;
+  static constexpr int32_t slabs = (config.width + positions - 1) / positions;  // of a piece
+  static constexpr int32_t threads = 128, together = threads / units;           // positions that are written at once
+  static_assert(positions % 16 == 0 && together % 8 == 0);
+  static_assert(4 * slab_pitch_of(config) * 16 * config.m_blocks * 4 >= staged_bytes);
+
+  CONVT_DEVICE static uint32_t at(int32_t position, int32_t unit) {
+    return static_cast<uint32_t>(position * position_bytes + ((unit ^ (position & 7)) * unit_bytes));
+  }
+
+  // A warp's part of slab `k` of the warpgroup's: sums[block][piece] are as wgmma leaves them.
+  template <class Sums>
+  CONVT_DEVICE static void stage(const Sums& sums, int k, device::SharedAddress to, int32_t warp, int32_t lane) {
+    constexpr int groups = config.width / 8, groups_of_slab = positions / 8;
+    const int piece = k / slabs, first = k % slabs * groups_of_slab;
+#pragma unroll
+    for (int m = 0; m < config.m_blocks; ++m) {
+      const device::SharedAddress block = to + static_cast<uint32_t>(m * staged_block_bytes);
+      if constexpr (sizeof(Scalar) == 2) {
+        const uint32_t row = at(lane / 16 * 8 + lane % 8, 2 * warp + lane / 8 % 2);
+#pragma unroll
+        for (int j = 0; j < groups_of_slab; j += 2) {
+          if (first + j >= groups) break;
+          uint32_t r[4] = {};
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int group = first + j + e / 2;
+            if (group >= groups) break;
+            const float* const v = &sums[m][piece][group * 4 + e % 2 * 2];
+            r[e] = pack(Scalar{}, v[0], v[1]);
+          }
+          device::stmatrix_x4_trans(block + row + static_cast<uint32_t>(j * 8 * position_bytes), r);
+        }
+      } else {
+        const uint32_t word = at(lane % 4 * 2, 4 * warp + lane / 16) + static_cast<uint32_t>(lane / 4 % 4 * 4);
+#pragma unroll
+        for (int j = 0; j < groups_of_slab; ++j) {
+          if (first + j >= groups) break;
+          const float* const v = &sums[m][piece][(first + j) * 4];
+          // The next position's unit is its neighbour, and eight channels further is two units.
+          const device::SharedAddress group = block + static_cast<uint32_t>(j * 8 * position_bytes);
+          const device::SharedAddress next = group + position_bytes;
+          device::store_shared_4(group + word, v[0]);
+          device::store_shared_4(next + (word ^ 16), v[1]);
+          device::store_shared_4(group + (word ^ 32), v[2]);
+          device::store_shared_4(next + (word ^ 48), v[3]);
+        }
+      }
+    }
+  }
+
+  // A slab that is staged, to y: `thread` of the warpgroup.
+  template <int Width>
+  CONVT_DEVICE static void write(const Params& p, const Place& at_tile, int32_t group_m, int32_t thread,
+                                 const Slab& slab, device::SharedAddress from) {
+    const DeviceSet& set = p.sets[at_tile.set];
+    const int32_t first_block = group_m * config.m_blocks;
+    const int32_t unit = thread % units, first = thread / units;
+    // From a position to the next one of this thread: rows of 8, or one row.
+    const bool squares = slab.log_columns == 3;
+    const int32_t next_row = squares ? together / 8 * p.h.stride : 0;
+    const int32_t next_column = squares ? 0 : together * p.v.stride;
+    const int64_t next =
+        static_cast<int64_t>(next_row) * p.y_row_stride + static_cast<int64_t>(next_column) * p.y_column_stride;
+#pragma unroll 1
+    for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
+      // A set has as many phases as a warpgroup has blocks, at most: all phases of these channels are in one warpgroup.
+      if (cb < first_block || cb >= first_block + config.m_blocks) continue;
+      const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + unit * vector;
+      const int32_t left = p.out_channels - channel;
+      if (left <= 0) continue;
+      const int64_t group_channel = static_cast<int64_t>(at_tile.group) * p.out_channels + channel;
+#pragma unroll 1
+      for (int32_t phase = 0; phase < p.column_phases && set.column_phase + phase < p.v.stride; ++phase) {
+        const int32_t rank = p.column_rank[set.column_phase + phase];
+        uint32_t v[4] = {};
+        if (rank < 0 && p.bias != nullptr) {
+          float bias[vector] = {};
+#pragma unroll
+          for (int e = 0; e < vector; ++e) {
+            if (e < left) load<1>(static_cast<const Scalar*>(p.bias) + (group_channel + e) * p.bias_stride, &bias[e]);
+          }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if constexpr (sizeof(Scalar) == 4) {
+              v[e] = __float_as_uint(bias[e]);
+            } else {
+              v[e] = pack(Scalar{}, bias[2 * e], bias[2 * e + 1]);
+            }
+          }
+        }
+        const device::SharedAddress block =
+            from + static_cast<uint32_t>((rank * p.channel_blocks + cb - first_block) * staged_block_bytes);
+        bool inside = false;
+        int32_t row = 0, column = 0;
+        Scalar* to = nullptr;
+        const auto locate = [&](int32_t position) {
+          int32_t image;
+          inside = slab.output(p, set, position, image, row, column);
+          // Rows and columns are looked at again, as they advance.
+          if (!p.gather) inside = image < p.batch;
+          column += phase;
+          to = static_cast<Scalar*>(p.y) + group_channel + image * p.y_batch_stride +
+               static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
+        };
+        locate(first);
+#pragma unroll 2
+        for (int32_t position = first; position < slab.count; position += together) {
+          if (p.gather && position != first) locate(position);
+          if (rank >= 0) {
+            const uint4 words = device::load_shared_16(block + at(position, unit));
+            v[0] = words.x, v[1] = words.y, v[2] = words.z, v[3] = words.w;
+          }
+          if (inside && row < p.h.out && column < p.v.out) {
+#pragma unroll
+            for (int e = 0; e < vector; e += Width) {
+              if (e < left) store_bits<Width>(to + e, v, e);
+            }
+          }
+          to += next, row += next_row, column += next_column;
+        }
+      }
+    }
+  }
+
+  CONVT_DEVICE static void write_at_width(const Params& p, const Place& at_tile, int32_t group_m, int32_t thread,
+                                          const Slab& slab, device::SharedAddress from) {
+    if (p.store_width == vector) {
+      write<vector>(p, at_tile, group_m, thread, slab, from);
+    } else if (vector == 8 && p.store_width == 4) {
+      write<4>(p, at_tile, group_m, thread, slab, from);
+    } else if (p.store_width == 2) {
+      write<2>(p, at_tile, group_m, thread, slab, from);
+    } else {
+      write<1>(p, at_tile, group_m, thread, slab, from);
+    }
+  }
+
+ private:
+  // `Width` of the elements in 16 bytes, from element `first` on.
+  template <int Width>
+  CONVT_DEVICE static void store_bits(Scalar* to, const uint32_t (&v)[4], int first) {
+    constexpr int bytes = Width * static_cast<int>(sizeof(Scalar));
+    const int word = first * static_cast<int>(sizeof(Scalar)) / 4;
+    if constexpr (bytes == 16) {
+      *reinterpret_cast<uint4*>(to) = make_uint4(v[0], v[1], v[2], v[3]);
+    } else if constexpr (bytes == 8) {
+      *reinterpret_cast<uint2*>(to) = make_uint2(v[word], v[word + 1]);
+    } else if constexpr (bytes == 4) {
+      *reinterpret_cast<uint32_t*>(to) = v[word];
+    } else {
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(v[word] >> (first % 2 * 16));
+    }
+  }
+};
+
+// Computes those of a warp's outputs again that are NaN. They are read from y, where the warp has written them: this
+// needs no sums.
+template <Mode mode, int Row>
+CONVT_DEVICE void correct_edges(const Params& p, const Place& at, const WarpPlace& w) {
+  constexpr Config config = configs[Row];
+  const DeviceSet& set = p.sets[at.set];
+#pragma unroll 1
+  for (int32_t i = 0; i < config.m_blocks * config.pieces; ++i) {
+    const int32_t m = i / config.pieces, piece = i - m * config.pieces;
+    const int32_t block = w.group_m * config.m_blocks + m, rank = block / p.channel_blocks;
+    if (rank >= set.columns) return;
+    const WarpChannels channels(p, at, w, block - rank * p.channel_blocks);
+    const int32_t phase = column_phase_of(p, set, rank) - set.column_phase;
+    const Slab slab(p, at, w.group_n * config.pieces + piece, 0, config.width, false);
+#pragma unroll 1
+    for (int32_t k = w.lane; k < 16 * config.width; k += 32) {
+      const int32_t n = k >> 4, channel = k & 15;
+      int32_t image, row, column;
+      if (channel >= channels.count || !slab.output(p, set, n, image, row, column) || column + phase >= p.v.out) {
+        continue;
+      }
+      correct_output<mode>(p, at.group, image, channels.first + channel, row, column + phase);
+    }
+  }
+}
+
+}  // namespace convt::implicit_gemm_sm90
