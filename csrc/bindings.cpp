@@ -146,7 +146,7 @@ Tensor run_on_host(Operation operation, const Tensor& a, const Tensor& b, const 
   };
   Tensor result;
   if (operation == Operation::forward) {
-    result = make(g.y, call.problem.y_strides);
+    result = make(g.y, ops::strides_of(g.y, ops::result_format(a, b)));
     run_family_on_host(
         plan, call.problem,
         {first, second, nullptr, call.bias ? call.bias->const_data_ptr() : nullptr, result.mutable_data_ptr()});

@@ -1,5 +1,6 @@
 #include "problem.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace convt {
@@ -94,6 +95,39 @@ int64_t Problem::compulsory_bytes() const {
   int64_t elements = checked_add(checked_add(x_elements(), w_elements()), y_elements());
   if (has_bias) elements = checked_add(elements, out_channels);
   return checked_mul(elements, element_size(dtype));
+}
+
+Problem coalesced(const Problem& p) {
+  Problem q = p;
+  if (p.operation != Operation::forward || p.result_elements() == 0 || p.x_elements() == 0) return q;
+  const auto apart = [](int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+    return kernel == stride && padding == 0 && (dilation == 1 || kernel == 1) && out == checked_mul(in, stride);
+  };
+  constexpr int64_t most_elements = int64_t{1} << 30;
+  const auto follow = [](int64_t outer, int64_t size, int64_t inner) {
+    return inner > 0 && outer == checked_mul(size, inner);
+  };
+  const bool rows_apart = apart(q.in_h, q.out_h, q.kernel_h, q.stride_h, q.padding_h, q.dilation_h);
+  if (rows_apart && follow(q.x_strides[0], q.in_h, q.x_strides[2]) && follow(q.y_strides[0], q.out_h, q.y_strides[2])) {
+    const int64_t largest = std::max(q.x_strides[0], q.y_strides[0]);
+    int64_t together = q.batch;
+    const auto too_many = [&] {
+      return checked_mul(together, q.in_h) > most_coalesced_rows || checked_mul(together, largest) >= most_elements;
+    };
+    while (together > 1 && too_many()) together = together % 2 == 0 ? together / 2 : 1;
+    q.batch /= together, q.in_h *= together, q.out_h *= together;
+    q.x_strides[0] *= together, q.y_strides[0] *= together;
+  }
+  // Rows of a kernel of one row and stride 1.
+  if (rows_apart && q.kernel_h == 1 && q.in_h > 1 &&
+      apart(q.in_w, q.out_w, q.kernel_w, q.stride_w, q.padding_w, q.dilation_w) &&
+      follow(q.x_strides[2], q.in_w, q.x_strides[3]) && follow(q.y_strides[2], q.out_w, q.y_strides[3]) &&
+      checked_mul(q.in_h, std::max(q.x_strides[2], q.y_strides[2])) < most_elements) {
+    q.in_w *= q.in_h, q.out_w *= q.out_h;
+    q.x_strides[2] *= q.in_h, q.y_strides[2] *= q.out_h;
+    q.in_h = q.out_h = 1;
+  }
+  return q;
 }
 
 size_t hash(const Problem& p) {

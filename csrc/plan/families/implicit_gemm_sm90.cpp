@@ -28,8 +28,11 @@ double product_clocks(int32_t width) { return std::max(width / 2.0 / 0.9, (2048 
 // Whether rows, columns and shifts fit the words in which they are kept.
 bool may_gather(const Problem& p, const family::Tables& t) {
   const family::PhaseSet& set = t.set[0];
-  for (int64_t reach : {p.in_h, p.in_w, p.out_h, p.out_w, int64_t{set.highest_row}, -int64_t{set.lowest_row},
-                        int64_t{set.highest_column}, -int64_t{set.lowest_column}}) {
+  for (int64_t count : {p.in_h, p.in_w, ceil_div(p.out_h, p.stride_h), ceil_div(p.out_w, p.stride_w)}) {
+    if (count >= family::gathers_less_than) return false;
+  }
+  for (int64_t reach :
+       {int64_t{set.highest_row}, -int64_t{set.lowest_row}, int64_t{set.highest_column}, -int64_t{set.lowest_column}}) {
     if (reach >= family::gathers_less_than / 2) return false;
   }
   return true;
@@ -69,13 +72,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
-  // Boxes cost their reading, and in TF32 two warps' rounding. Otherwise three warps copy, which waits for each line of
-  // memory, and unless channels are innermost bring into order.
+  // Boxes cost their reading, and in TF32 two warps' rounding, which shares the memory with the products; measured.
+  // Otherwise three warps copy, which waits for each line of memory, and unless channels are innermost bring into
+  // order.
   const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && family::fits_box(patch, tile);
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
-  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 60 * regions : 0)
+  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 190 * regions : 0)
                              : gathers ? 700 * regions
                                        : 80 * regions + 2.5 * lines;
   // Where rows are innermost in y, their parts in a tile are written for themselves.
@@ -94,13 +98,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double scattered = (1 + 32 / row_part) * (one_by_one ? 4 : 1);
   // Threads that fill take turns with those that write, whose tiles they delay; measured.
   const double delay = innermost ? 1 : config.alternate() ? 1.6 : 1.25;
+  // Gathered inputs stay for other tiles if theirs are the same ones: kernels as large as the stride.
+  bool one_shift = true;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const family::Step& step = t.step[t.set[i].first_step];
+    one_shift &= t.set[i].steps == 1 && step.row == t.step[0].row && step.column == t.step[0].column;
+  }
   const int64_t tiles = n.channels * t.sets;
   for (int32_t splits = 1; splits <= 8; splits *= 2) {
     if (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors)) break;
     tile.splits = splits;
     for (int64_t reuse = 1; reuse <= tiles; ++reuse) {
       if (tiles % reuse != 0) continue;
-      if (reuse > 1 && (splits > 1 || gathers || !all_have_taps || n.chunks > family::most_patch_stages)) break;
+      const bool same_patch = all_have_taps && (!gathers || one_shift);
+      if (reuse > 1 && (splits > 1 || !same_patch || n.chunks > family::most_patch_stages)) break;
       tile.reuse = static_cast<int32_t>(reuse);
       // Stages for a whole patch if it stays, and for the next one's first chunk; up to four.
       family::SharedLayout shared{};
