@@ -160,25 +160,31 @@ for x, y in zip(*torch.load(sys.argv[2])):
 """
 
 
-@needs_compiler
-def test_aot_inductor(device, tmp_path):
-    net = Net().to(device).requires_grad_(False)
+def load_and_call_package(net, device, folder):
+    """Compiles `net` ahead of time, and calls what was compiled in a process of its own: that is what a package is made
+    for, and what it does to its process is seen as a status and a message."""
     x = torch.randn(2, 4, 5, 6, device=device)
     batch = torch.export.Dim("batch", min=1, max=64)
     program = torch.export.export(net, (x,), dynamic_shapes=({0: batch},))
     # Which vector instructions there are takes a minute to find out, and convt's kernels do not depend on it.
     options = {"cpp.vec_isa_ok": False}
-    path = str(tmp_path / "net.pt2")
+    path = str(folder / f"{type(net).__name__}.pt2")
     package = torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=options)
     inputs = [torch.randn(n, 4, 5, 6, device=device) for n in (2, 5)]
-    torch.save((inputs, [net(x) for x in inputs]), tmp_path / "calls.pt")
-    # A process of its own, as a package is made for: what it does to its process is seen as a status and a message.
-    ran = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", LOAD_AND_CALL, package, tmp_path / "calls.pt"],
+    torch.save((inputs, [net(x) for x in inputs]), folder / "calls.pt")
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", LOAD_AND_CALL, package, folder / "calls.pt"],
         capture_output=True,
         text=True,
         env={**os.environ, "TORCHINDUCTOR_VEC_ISA_OK": "0"},
     )
+
+
+@needs_compiler
+def test_aot_inductor(device, tmp_path):
+    ran = load_and_call_package(Net().to(device).requires_grad_(False), device, tmp_path)
+    if ran.returncode < 0 and load_and_call_package(torch.nn.ReLU(), device, tmp_path).returncode < 0:
+        pytest.skip(f"torch cannot load a package of a ReLU for {device} here: status {ran.returncode}")
     assert ran.returncode == 0, f"status {ran.returncode}\n{ran.stdout}{ran.stderr}"
 
 
