@@ -123,7 +123,14 @@ CONVT_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                : "memory");
 }
 
-// The same to shared memory (sm_90): a lane has two neighbouring elements of column lane / 4 of each.
+// The same to shared memory (sm_90); transposed, a lane has two neighbouring elements of column lane / 4 of each.
+CONVT_DEVICE void stmatrix_x4(SharedAddress row, const uint32_t (&r)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+#endif
+}
 CONVT_DEVICE void stmatrix_x4_trans(SharedAddress row, const uint32_t (&r)[4]) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(r[0]),

@@ -680,21 +680,30 @@ void ldmatrix(uint32_t (&r)[4], const void* row) {
 }
 }  // namespace emulated
 
-inline void stmatrix_x4_trans(SharedAddress row, const uint32_t (&r)[4]) {
+namespace emulated {
+template <bool Transposed>
+void stmatrix(SharedAddress row, const uint32_t (&r)[4]) {
   static const char here = 0;
   if (row % 16 != 0) simt::fail("a row of stmatrix is not aligned to 16 bytes");
-  emulated::Matrix m{const_cast<uint32_t*>(r), reinterpret_cast<const void*>(row)};
-  simt::in_warp(&here, &m, [](emulated::Matrix** all) {
+  Matrix m{const_cast<uint32_t*>(r), reinterpret_cast<const void*>(row)};
+  simt::in_warp(&here, &m, [](Matrix** all) {
     for (int i = 0; i < 4; ++i) {
+      const auto put = [&](int y, int x, uint32_t v) {
+        static_cast<uint16_t*>(const_cast<void*>(all[8 * i + y]->row))[x] = static_cast<uint16_t>(v);
+      };
       for (int lane = 0; lane < 32; ++lane) {
-        for (int e = 0; e < 2; ++e) {
-          auto* const to = static_cast<uint16_t*>(const_cast<void*>(all[8 * i + lane % 4 * 2 + e]->row));
-          to[lane / 4] = static_cast<uint16_t>(all[lane]->r[i] >> 16 * e);
-        }
+        const int u = lane / 4, v = lane % 4 * 2;
+        const uint32_t pair = all[lane]->r[i];
+        Transposed ? put(v, u, pair) : put(u, v, pair);
+        Transposed ? put(v + 1, u, pair >> 16) : put(u, v + 1, pair >> 16);
       }
     }
   });
 }
+}  // namespace emulated
+inline void stmatrix_x4(SharedAddress row, const uint32_t (&r)[4]) { emulated::stmatrix<false>(row, r); }
+inline void stmatrix_x4_trans(SharedAddress row, const uint32_t (&r)[4]) { emulated::stmatrix<true>(row, r); }
+
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) { emulated::ldmatrix<false>(r, row); }
 inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { emulated::ldmatrix<true>(r, row); }
 

@@ -240,6 +240,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       const float zero = zeros[0] + zeros[1] + zeros[2] + zeros[3];
       edge = __any_sync(0xffffffffu, zero != zero) != 0;
     }
+    // Whether the sums are all phases of the columns that the set has.
+    const bool one_phase = p.column_phases == 1 && set.columns == 1;
+    const bool two_phases = blocks == 2 && p.column_phases == 2 && set.columns == 2;
     __syncwarp();
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
@@ -260,7 +263,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 #pragma unroll
         for (int e = 0; e < width / 2; ++e) sums[m][i][e] += bias[e / 2 % 2];
       }
-      if (!p.channels_innermost) {
+      if (!p.channels_innermost && !one_phase && !two_phases) {
         // Beyond the positions, for outputs that no tap reaches.
         float* const to = staged_by(thread) + m * block_words<Row> + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
         *reinterpret_cast<float2*>(to) = make_float2(bias[0], bias[0]);
@@ -269,40 +272,42 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
 
     if (p.channels_innermost) {
-      using Writer = ChannelsLast<mode, Row>;
+      using Layout = ChannelsLast<mode, Row>;
       const int32_t barrier = 4 + group;
       const device::SharedAddress buffers =
           device::dynamic_shared_address() +
           static_cast<uint32_t>(p.sums_at +
                                 group * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
+      const int32_t group_thread = recomputed(thread) % Layout::threads;
+      typename Layout::Writer writer(p, at, w.group_m, group_thread);
+      const bool tapless = set.columns < smaller(p.column_phases, p.v.stride - set.column_phase);
       // Others may read the last slab of the tile before.
-      device::named_barrier(barrier, Writer::threads);
+      device::named_barrier(barrier, Layout::threads);
 #pragma unroll 1
-      for (int s = 0; s < pieces * Writer::slabs; ++s) {
-        const int32_t now_thread = recomputed(thread) % Writer::threads;
+      for (int s = 0; s < pieces * Layout::slabs; ++s) {
         const device::SharedAddress buffer = buffers + static_cast<uint32_t>(s % 2 * (staged_bytes / 2));
         // Only what stages a slab is chosen by its number: sums are registers.
 #pragma unroll
-        for (int k = 0; k < pieces * Writer::slabs; ++k) {
-          if (s == k) Writer::stage(sums, k, buffer, now_thread / 32, now_thread % 32);
+        for (int k = 0; k < pieces * Layout::slabs; ++k) {
+          if (s == k) Layout::stage(sums, k, buffer, group_thread / 32, group_thread % 32);
         }
-        device::named_barrier(barrier, Writer::threads);
-        Place now_at = at;
-        now_at.set = recomputed(at.set), now_at.channel_tile = recomputed(at.channel_tile);
-        const int first = s % Writer::slabs * Writer::positions;
-        const Slab now(p, at, w.group_n * pieces + s / Writer::slabs, first,
-                       smaller<int32_t>(Writer::positions, width - first), false);
-        Writer::write_at_width(p, now_at, w.group_m, now_thread, now, buffer);
+        const int first = s % Layout::slabs * Layout::positions;
+        const Slab now(p, at, w.group_n * pieces + s / Layout::slabs, first,
+                       smaller<int32_t>(Layout::positions, width - first), false);
+        if (first == 0 && !p.gather) writer.locate(p, at, now, writer.first);
+        device::named_barrier(barrier, Layout::threads);
+        writer.write_at_width(p, at, now, buffer);
+        if (tapless) Layout::write_tapless(p, at, w.group_m, group_thread, now);
       }
       if (at_edge) {
         // What is looked at again has been written by all warps.
-        device::named_barrier(barrier, Writer::threads);
+        device::named_barrier(barrier, Layout::threads);
         if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, recomputed(w.lane)});
       }
       continue;
     }
 
-    // A slab at a time through shared memory of the warp's own. One code writes all: only what stages them differs.
+    // A slab at a time through shared memory of the warp's own.
     // Two pieces of 8 columns side by side are written as rows of 16.
     // (136 positions of the 16-bit types leave no registers for it.)
     constexpr bool may_merge = pieces == 2 && (width <= 128 || sizeof(Scalar) == 4);
@@ -319,39 +324,65 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       const int first = merged ? s * slab : s % slabs * slab;
       const Slab now(p, at, w.group_n * pieces + (merged ? 0 : s / slabs), first,
                      smaller(slab, (merged ? 2 * width : width) - first), merged);
-      const auto stage = [&](auto side_by_side) {
+      // Stages slab s: its number chooses the registers. In the order of y, of one or two phases; or sums as they are.
+      const auto stage = [&](auto side_by_side, auto phases) {
         constexpr bool two = decltype(side_by_side)::value;
-        float* const to = staged + now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2;
+        constexpr int in_order = decltype(phases)::value;
 #pragma unroll
         for (int k = 0; k < (two ? merged_slabs : pieces * slabs); ++k) {
           if (s != k) continue;
+          constexpr int groups = slab / 8;
+          const auto fragment = [&](int j, int m) -> const float* {
+            return two ? &sums[m][j % 2][(k * (groups / 2) + j / 2) * 4]
+                       : &sums[m][k / slabs][(k % slabs * groups + j) * 4];
+          };
+          const int count = smaller(groups, two ? 2 * (width / 8) - k * groups : width / 8 - k % slabs * groups);
+          if constexpr (in_order > 0) {
+            RowsInOrder<mode, Row, in_order>::stage(fragment, count, reinterpret_cast<unsigned char*>(staged),
+                                                    now_w.lane);
+          } else {
+            float* const to = staged + now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2;
 #pragma unroll
-          for (int m = 0; m < blocks; ++m) {
+            for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-            for (int j = 0; j < slab / 8; ++j) {
-              const int piece = two ? j % 2 : k / slabs;
-              const int group_of_8 = two ? k * (slab / 16) + j / 2 : k % slabs * (slab / 8) + j;
-              if (group_of_8 >= width / 8) break;
-              const float* v = &sums[m][piece][group_of_8 * 4];
-              float* const block = to + m * block_words<Row> + j * 8;
-              *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
-              *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
+              for (int j = 0; j < groups; ++j) {
+                if (j >= count) break;
+                const float* const v = fragment(j, m);
+                float* const block = to + m * block_words<Row> + j * 8;
+                *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
+                *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
+              }
             }
           }
         }
       };
-      __syncwarp();
-      if constexpr (may_merge) {
-        if (merged) {
-          stage(std::true_type{});
+      const auto stage_and_write = [&](auto phases) {
+        constexpr int in_order = decltype(phases)::value;
+        __syncwarp();
+        if constexpr (may_merge) {
+          if (merged) {
+            stage(std::true_type{}, phases);
+          } else {
+            stage(std::false_type{}, phases);
+          }
         } else {
-          stage(std::false_type{});
+          stage(std::false_type{}, phases);
         }
+        __syncwarp();
+        if constexpr (in_order > 0) {
+          RowsInOrder<mode, Row, in_order>::write_at_width(p, now_at, now_w, now,
+                                                           reinterpret_cast<const unsigned char*>(staged));
+        } else {
+          write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
+        }
+      };
+      if (one_phase) {
+        stage_and_write(std::integral_constant<int, 1>{});
+      } else if (blocks == 2 && two_phases) {
+        stage_and_write(std::integral_constant<int, blocks>{});
       } else {
-        stage(std::false_type{});
+        stage_and_write(std::integral_constant<int, 0>{});
       }
-      __syncwarp();
-      write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
     }
     if (edge) {
       __syncwarp();

@@ -119,6 +119,124 @@ CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const Wa
   write_slab<mode, Row, Width>(p, at, w, slab, staged);
 }
 
+// Rows innermost, where a warpgroup's blocks are all phases of the columns that a set has, or there is one: a warp's
+// sums, converted and in the order of y, as [block of channels][16 channels][outputs]. Writing them is copying.
+template <Mode mode, int Row, int Phases>
+struct RowsInOrder {
+  using Scalar = typename Traits<mode>::Scalar;
+  static constexpr Config config = configs[Row];
+  static_assert(Phases == 1 || Phases == config.m_blocks);
+  static constexpr int32_t blocks = config.m_blocks / Phases;   // of channels
+  static constexpr int32_t outputs = slab_of(config) * Phases;  // of a channel
+  static constexpr int32_t bytes = outputs * sizeof(Scalar);
+  // So that neither fragments, when they are staged, nor rows, when they are read, have many bank conflicts.
+  static constexpr int32_t pitch = bytes + 8 * Phases * static_cast<int32_t>(sizeof(Scalar));
+  static constexpr int32_t staged_block_bytes = 16 * pitch;
+  static_assert(blocks * staged_block_bytes <= 4 * config.m_blocks * block_words<Row>);
+
+  // Fragments of eight positions, one after the other: fragment(j, m) is of block m.
+  template <class Fragment>
+  CONVT_DEVICE static void stage(const Fragment& fragment, int count, unsigned char* to, int32_t lane) {
+    constexpr int groups = slab_of(config) / 8;
+    if constexpr (sizeof(Scalar) == 2 && Phases == 1) {
+      const device::SharedAddress row =
+          device::shared_address(to) + static_cast<uint32_t>((lane / 8 % 2 * 8 + lane % 8) * pitch + lane / 16 * 16);
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+        for (int j = 0; j < groups; j += 2) {
+          if (j >= count) break;
+          uint32_t r[4] = {};
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if (j + e / 2 >= count) break;
+            const float* const v = fragment(j + e / 2, m) + e % 2 * 2;
+            r[e] = pack(Scalar{}, v[0], v[1]);
+          }
+          device::stmatrix_x4(row + static_cast<uint32_t>(m * staged_block_bytes + j * 16), r);
+        }
+      }
+    } else {
+      unsigned char* const row = to + lane / 4 * pitch + lane % 4 * (2 * Phases * static_cast<int32_t>(sizeof(Scalar)));
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+        for (int j = 0; j < groups; ++j) {
+          if (j >= count) break;
+          unsigned char* const at =
+              row + m * staged_block_bytes + j * (8 * Phases * static_cast<int32_t>(sizeof(Scalar)));
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const float* const v = fragment(j, m) + 2 * half;
+            auto* const words = at + half * 8 * pitch;
+            if constexpr (Phases == 1) {
+              *reinterpret_cast<float2*>(words) = make_float2(v[0], v[1]);
+            } else {
+              const float* const u = fragment(j, m + 1) + 2 * half;
+              if constexpr (sizeof(Scalar) == 4) {
+                *reinterpret_cast<float4*>(words) = make_float4(v[0], u[0], v[1], u[1]);
+              } else {
+                *reinterpret_cast<uint2*>(words) = make_uint2(pack(Scalar{}, v[0], u[0]), pack(Scalar{}, v[1], u[1]));
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  // A slab that is staged, to y.
+  template <int Width>
+  CONVT_DEVICE static void write(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                                 const unsigned char* from) {
+    constexpr int width_bytes = Width * static_cast<int>(sizeof(Scalar));
+    using Vector = std::conditional_t<
+        width_bytes == 16, uint4,
+        std::conditional_t<width_bytes == 8, uint2, std::conditional_t<width_bytes == 4, uint32_t, uint16_t>>>;
+    constexpr int32_t vectors = outputs / Width, together = vectors < 32 ? 32 / vectors : 1;  // channels at once
+    const DeviceSet& set = p.sets[at.set];
+    const int32_t sub = together > 1 ? w.lane / vectors : 0;
+    from += sub * pitch;
+#pragma unroll
+    for (int32_t first = 0; first < vectors; first += 32) {
+      const int32_t i = first + (together > 1 ? w.lane % vectors : w.lane);
+      const int32_t position = i * Width / Phases, phase = i * Width % Phases;
+      int32_t image, row, column;
+      if (position >= slab.count || !slab.output(p, set, position, image, row, column)) continue;
+      column += phase;
+      if (column >= p.v.out) continue;
+      Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
+                        static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
+#pragma unroll 1
+      for (int32_t m = 0; m < blocks; ++m) {
+        const int32_t block = w.group_m * blocks + m;
+        if (block >= p.channel_blocks) break;
+        const WarpChannels channels(p, at, w, block);
+        Scalar* to = y + (static_cast<int64_t>(at.group) * p.out_channels + channels.first + sub) * p.y_channel_stride;
+        const unsigned char* vector = from + m * staged_block_bytes + i * static_cast<int32_t>(sizeof(Vector));
+#pragma unroll 4
+        for (int32_t channel = sub; channel < channels.count; channel += together) {
+          *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(vector);
+          to += together * p.y_channel_stride, vector += together * pitch;
+        }
+      }
+    }
+  }
+
+  CONVT_DEVICE static void write_at_width(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                                          const unsigned char* from) {
+    if (sizeof(Scalar) == 2 && p.store_width == 8) {
+      write<sizeof(Scalar) == 2 ? 8 : 4>(p, at, w, slab, from);
+    } else if (p.store_width == 4) {
+      write<4>(p, at, w, slab, from);
+    } else if (p.store_width == 2) {
+      write<2>(p, at, w, slab, from);
+    } else {
+      write<1>(p, at, w, slab, from);
+    }
+  }
+};
+
 // Channels innermost: a warpgroup's sums, converted, as [block of rows][position][64 channels]. The units of 16 bytes
 // of a position change places within eight positions, so that neither fragments, when they are staged, nor units, when
 // they are read, have bank conflicts. There are two buffers: the warpgroup meets once for each that it has staged.
@@ -180,90 +298,115 @@ struct ChannelsLast {
     }
   }
 
-  // A slab that is staged, to y: `thread` of the warpgroup.
-  template <int Width>
-  CONVT_DEVICE static void write(const Params& p, const Place& at_tile, int32_t group_m, int32_t thread,
-                                 const Slab& slab, device::SharedAddress from) {
-    const DeviceSet& set = p.sets[at_tile.set];
-    const int32_t first_block = group_m * config.m_blocks;
-    const int32_t unit = thread % units, first = thread / units;
-    // From a position to the next one of this thread: rows of 8, or one row.
-    const bool squares = slab.log_columns == 3;
-    const int32_t next_row = squares ? together / 8 * p.h.stride : 0;
-    const int32_t next_column = squares ? 0 : together * p.v.stride;
-    const int64_t next =
-        static_cast<int64_t>(next_row) * p.y_row_stride + static_cast<int64_t>(next_column) * p.y_column_stride;
-#pragma unroll 1
-    for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
-      // A set has as many phases as a warpgroup has blocks, at most: all phases of these channels are in one warpgroup.
-      if (cb < first_block || cb >= first_block + config.m_blocks) continue;
-      const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + unit * vector;
-      const int32_t left = p.out_channels - channel;
-      if (left <= 0) continue;
-      const int64_t group_channel = static_cast<int64_t>(at_tile.group) * p.out_channels + channel;
-#pragma unroll 1
-      for (int32_t phase = 0; phase < p.column_phases && set.column_phase + phase < p.v.stride; ++phase) {
-        const int32_t rank = p.column_rank[set.column_phase + phase];
-        uint32_t v[4] = {};
-        if (rank < 0 && p.bias != nullptr) {
-          float bias[vector] = {};
+  // The outputs of a tile that a thread of the warpgroup writes: 16 bytes of channels of every `together`-th position.
+  // What is the same for all of them is computed once.
+  struct Writer {
+    int32_t group_m, unit, first;  // its first position of a piece
+    // Of each block of rows: from the address of its position, and beyond which column there are no outputs of its
+    // phase.
+    int64_t block_offset[config.m_blocks];
+    int32_t columns[config.m_blocks], left[config.m_blocks];
+    // Of the position that is next.
+    Scalar* to;
+    int32_t row, column;
+    bool inside;
+
+    CONVT_DEVICE Writer(const Params& p, const Place& at_tile, int32_t m_group, int32_t thread)
+        : group_m(m_group), unit(thread % units), first(thread / units) {
+      const DeviceSet& set = p.sets[at_tile.set];
 #pragma unroll
-          for (int e = 0; e < vector; ++e) {
-            if (e < left) load<1>(static_cast<const Scalar*>(p.bias) + (group_channel + e) * p.bias_stride, &bias[e]);
-          }
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            if constexpr (sizeof(Scalar) == 4) {
-              v[e] = __float_as_uint(bias[e]);
-            } else {
-              v[e] = pack(Scalar{}, bias[2 * e], bias[2 * e + 1]);
-            }
-          }
-        }
-        const device::SharedAddress block =
-            from + static_cast<uint32_t>((rank * p.channel_blocks + cb - first_block) * staged_block_bytes);
-        bool inside = false;
-        int32_t row = 0, column = 0;
-        Scalar* to = nullptr;
-        const auto locate = [&](int32_t position) {
-          int32_t image;
-          inside = slab.output(p, set, position, image, row, column);
-          // Rows and columns are looked at again, as they advance.
-          if (!p.gather) inside = image < p.batch;
-          column += phase;
-          to = static_cast<Scalar*>(p.y) + group_channel + image * p.y_batch_stride +
-               static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
-        };
-        locate(first);
-#pragma unroll 2
-        for (int32_t position = first; position < slab.count; position += together) {
-          if (p.gather && position != first) locate(position);
-          if (rank >= 0) {
-            const uint4 words = device::load_shared_16(block + at(position, unit));
-            v[0] = words.x, v[1] = words.y, v[2] = words.z, v[3] = words.w;
-          }
-          if (inside && row < p.h.out && column < p.v.out) {
-#pragma unroll
-            for (int e = 0; e < vector; e += Width) {
-              if (e < left) store_bits<Width>(to + e, v, e);
-            }
-          }
-          to += next, row += next_row, column += next_column;
-        }
+      for (int m = 0; m < config.m_blocks; ++m) {
+        const int32_t block = group_m * config.m_blocks + m;
+        // Blocks are of several phases, or of several times 64 channels.
+        const int32_t rank = p.channel_blocks > 1 ? 0 : block, channel_block = p.channel_blocks > 1 ? block : 0;
+        const bool there = rank < set.columns && channel_block < p.channel_blocks;
+        const int32_t phase = there ? column_phase_of(p, set, rank) - set.column_phase : 0;
+        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + unit * vector;
+        left[m] = there ? p.out_channels - channel : 0;
+        columns[m] = left[m] > 0 ? p.v.out - phase : 0;
+        block_offset[m] = channel + static_cast<int64_t>(phase) * p.y_column_stride;
       }
     }
-  }
 
-  CONVT_DEVICE static void write_at_width(const Params& p, const Place& at_tile, int32_t group_m, int32_t thread,
-                                          const Slab& slab, device::SharedAddress from) {
-    if (p.store_width == vector) {
-      write<vector>(p, at_tile, group_m, thread, slab, from);
-    } else if (vector == 8 && p.store_width == 4) {
-      write<4>(p, at_tile, group_m, thread, slab, from);
-    } else if (p.store_width == 2) {
-      write<2>(p, at_tile, group_m, thread, slab, from);
-    } else {
-      write<1>(p, at_tile, group_m, thread, slab, from);
+    CONVT_DEVICE void locate(const Params& p, const Place& at_tile, const Slab& slab, int32_t position) {
+      int32_t image;
+      inside = slab.output(p, p.sets[at_tile.set], position, image, row, column);
+      // Rows and columns are looked at when they are written, as they advance.
+      if (!p.gather) inside = image < p.batch;
+      to = static_cast<Scalar*>(p.y) + static_cast<int64_t>(at_tile.group) * p.out_channels + image * p.y_batch_stride +
+           static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
+    }
+
+    // A slab that is staged, to y.
+    template <int Width>
+    CONVT_DEVICE void write(const Params& p, const Place& at_tile, const Slab& slab, device::SharedAddress from) {
+      // From a position to the next one of this thread: rows of 8, or one row.
+      const bool squares = slab.log_columns == 3;
+      const int32_t next_row = squares ? together / 8 * p.h.stride : 0;
+      const int32_t next_column = squares ? 0 : together * p.v.stride;
+      const int64_t next =
+          static_cast<int64_t>(next_row) * p.y_row_stride + static_cast<int64_t>(next_column) * p.y_column_stride;
+      from += at(first, unit);
+#pragma unroll
+      for (int i = 0; i < positions / together; ++i) {
+        const int32_t position = first + i * together;
+        if (config.width % positions != 0 && position >= slab.count) break;
+        if (p.gather) locate(p, at_tile, slab, position);
+#pragma unroll
+        for (int m = 0; m < config.m_blocks; ++m) {
+          const uint4 words = device::load_shared_16(
+              from + static_cast<uint32_t>(m * staged_block_bytes + i * together * position_bytes));
+          const uint32_t v[4] = {words.x, words.y, words.z, words.w};
+          if (inside && row < p.h.out && column < columns[m]) {
+#pragma unroll
+            for (int e = 0; e < vector; e += Width) {
+              if (Width == vector || e < left[m]) store_bits<Width>(to + block_offset[m] + e, v, e);
+            }
+          }
+        }
+        if (!p.gather) to += next, row += next_row, column += next_column;
+      }
+    }
+
+    CONVT_DEVICE void write_at_width(const Params& p, const Place& at_tile, const Slab& slab,
+                                     device::SharedAddress from) {
+      if (p.store_width == vector) {
+        write<vector>(p, at_tile, slab, from);
+      } else if (vector == 8 && p.store_width == 4) {
+        write<4>(p, at_tile, slab, from);
+      } else if (p.store_width == 2) {
+        write<2>(p, at_tile, slab, from);
+      } else {
+        write<1>(p, at_tile, slab, from);
+      }
+    }
+  };
+
+  // The bias alone, to the outputs of phases of the columns that no tap reaches.
+  CONVT_DEVICE static void write_tapless(const Params& p, const Place& at_tile, int32_t group_m, int32_t thread,
+                                         const Slab& slab) {
+    const DeviceSet& set = p.sets[at_tile.set];
+#pragma unroll 1
+    for (int32_t phase = 0; phase < p.column_phases && set.column_phase + phase < p.v.stride; ++phase) {
+      if (p.column_rank[set.column_phase + phase] >= 0) continue;
+#pragma unroll 1
+      for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
+        if (cb < group_m * config.m_blocks || cb >= (group_m + 1) * config.m_blocks) continue;
+        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + thread % 64;
+        if (channel >= p.out_channels) continue;
+        const int64_t group_channel = static_cast<int64_t>(at_tile.group) * p.out_channels + channel;
+        float bias = 0;
+        if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + group_channel * p.bias_stride, &bias);
+#pragma unroll 1
+        for (int32_t position = thread / 64; position < slab.count; position += threads / 64) {
+          int32_t image, row, column;
+          if (!slab.output(p, set, position, image, row, column) || column + phase >= p.v.out) continue;
+          store<1>(static_cast<Scalar*>(p.y) + group_channel + image * p.y_batch_stride +
+                       static_cast<int64_t>(row) * p.y_row_stride +
+                       static_cast<int64_t>(column + phase) * p.y_column_stride,
+                   &bias);
+        }
+      }
     }
   }
 
