@@ -49,9 +49,9 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
-template <int Row>
+template <Mode mode, int Row>
 CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
-  constexpr int32_t stage_bytes = block_bytes * configs[Row].rows();
+  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode), stage_bytes = fragment_bytes * configs[Row].rows();
   const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   Ring ring;
   device::wait_for_previous_kernel();  // which packs them
@@ -67,11 +67,11 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
                 p.channel_groups +
             static_cast<int64_t>(chunks.first)) *
                set.fragments) *
-              block_bytes;
+              fragment_bytes;
       for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
         for (int32_t step = 0; step < set.steps; ++step) {
-          const auto bytes =
-              static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) * static_cast<uint32_t>(block_bytes);
+          const auto bytes = static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) *
+                             static_cast<uint32_t>(fragment_bytes);
           if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
           device::mbarrier_arrive_expect(barriers.weights_full(ring.stage), bytes);
           device::bulk_load(weights + static_cast<uint32_t>(ring.stage * stage_bytes), from, bytes,
@@ -472,7 +472,8 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes);
+  constexpr int32_t parts = parts_of(mode);
+  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes * parts);
   Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
@@ -487,8 +488,13 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
         edges[ring.stage] = outside ? 1 : 0;
         const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
         device::mbarrier_arrive_expect(there, bytes);
-        const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image, at.group};
-        device::box_load(patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), p.x_map, place, there);
+        const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+#pragma unroll
+        for (int part = 0; part < parts; ++part) {
+          const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
+                                                  part * p.groups + at.group};
+          device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+        }
         ring.advance(p.stages);
       }
     }
@@ -518,24 +524,26 @@ CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
 // How many arrivals make a stage of the patch full.
 template <Mode mode>
 CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
-  return !p.copy_boxes ? fillers / 32 : rounds_boxes<mode>(p) ? rounders / 32 : 1;
+  return mode != Mode::ieee && !p.copy_boxes ? fillers / 32 : rounds_boxes<mode>(p) ? rounders / 32 : 1;
 }
 
 template <Mode mode>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  if (p.copy_boxes) {
+  if (mode == Mode::ieee || p.copy_boxes) {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
     if (warp == 0) {
       if (threadIdx.x % 32 == 0) copy_boxes<mode>(p, shared, barriers);
     } else if (rounds_boxes<mode>(p)) {
       round_boxes(p, barriers);
     }
-  } else if (p.fill == Fill::channels) {
-    fill_patches<mode, Fill::channels>(p, shared, barriers);
-  } else if (p.fill == Fill::rows) {
-    fill_patches<mode, Fill::rows>(p, shared, barriers);
-  } else {
-    fill_patches<mode, Fill::elements>(p, shared, barriers);
+  } else if constexpr (mode != Mode::ieee) {
+    if (p.fill == Fill::channels) {
+      fill_patches<mode, Fill::channels>(p, shared, barriers);
+    } else if (p.fill == Fill::rows) {
+      fill_patches<mode, Fill::rows>(p, shared, barriers);
+    } else {
+      fill_patches<mode, Fill::elements>(p, shared, barriers);
+    }
   }
 }
 
