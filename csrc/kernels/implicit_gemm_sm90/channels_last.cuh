@@ -2,24 +2,16 @@
 // its way, which is why x that is in channels_last already may be brought there, too. Without TF32 its two parts are.
 #pragma once
 
-#include "../implicit_gemm/device.cuh"
-#include "params.h"
+#include "producer.cuh"
 
 namespace convt::implicit_gemm_sm90 {
 
 // Four words of x, as operands of products.
 template <Mode mode>
 CONVT_DEVICE void store_channels(typename Traits<mode>::Scalar* to, int64_t part_stride, uint4 v) {
-  if constexpr (mode == Mode::ieee) {
-    uint4 low;
-    split(__uint_as_float(v.x), v.x, low.x), split(__uint_as_float(v.y), v.y, low.y);
-    split(__uint_as_float(v.z), v.z, low.z), split(__uint_as_float(v.w), v.w, low.w);
-    *reinterpret_cast<uint4*>(to + part_stride) = low;
-  } else if constexpr (mode == Mode::tf32) {
-    const auto rounded = [](uint32_t word) { return device::to_tf32(__uint_as_float(word)); };
-    v = make_uint4(rounded(v.x), rounded(v.y), rounded(v.z), rounded(v.w));
-  }
+  const uint4 low = round_words<mode>(v);
   *reinterpret_cast<uint4*>(to) = v;
+  if constexpr (parts_of(mode) == 2) *reinterpret_cast<uint4*>(to + part_stride) = low;
 }
 
 template <Mode mode>

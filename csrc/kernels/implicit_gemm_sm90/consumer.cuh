@@ -140,8 +140,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             constexpr uint32_t a_low = block_bytes;
             const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
             device::wgmma_fence();
-            multiply_at(0, a_low, 0, std::true_type{});
             if (count == most_count) {
+              multiply_at(0, a_low, 0, std::true_type{});
 #pragma unroll
               for (int k = 1; k < 3 * most_count; ++k) {
                 multiply_at(static_cast<uint32_t>(k % most_count * k_bytes), k < most_count ? a_low : 0,
@@ -150,6 +150,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               device::wgmma_commit();
             } else {
               const auto last_bytes = static_cast<uint32_t>((count - 1) * k_bytes);
+              multiply_at(0, a_low, 0, std::true_type{});
 #pragma unroll 1
               for (uint32_t bytes = k_bytes; bytes <= last_bytes; bytes += k_bytes) {
                 multiply_at(bytes, a_low, 0, std::false_type{});
@@ -170,7 +171,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             for (int m = first_block; m < last_block; ++m) {
 #pragma unroll
               for (int i = 0; i < pieces; ++i) {
-                float (&leaving)[width / 2] = products[m - first_block][i];
+                float(&leaving)[width / 2] = products[m - first_block][i];
                 device::wgmma_results(leaving);
 #pragma unroll
                 for (int e = 0; e < width / 2; ++e) sums[m][i][e] = fmaf(leaving[e], gain, sums[m][i][e]);

@@ -47,9 +47,7 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   Launch launch;
   make_launch(plan, problem, operands, launch);
   Params& params = launch.params;
-  const bool boxes_alone = mode_of(problem) == Mode::ieee;  // threads do not split float32
   params.copy_boxes = params.copy_boxes && make_tensor_map(launch.x_map, params.x_map);
-  if (boxes_alone && !params.copy_boxes) return cudaErrorNotSupported;
   switch (mode_of(problem)) {
     case Mode::tf32:
       return launch_mode<Mode::tf32>(plan, launch, stream);

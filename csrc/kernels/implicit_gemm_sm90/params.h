@@ -57,11 +57,12 @@ struct Launch {
   uint32_t grid;
 };
 
-// x as [part, group][image][row][column][channel], in boxes of a part of a patch. Strides in elements.
+// x as [group][image][row][column][channel], or all groups of each part if it is in the workspace, in boxes of a part
+// of a patch. Strides in elements.
 inline TensorMapLayout make_x_map(const Problem& p, const void* x, const std::array<int64_t, 4>& strides,
                                   const GemmTile& tile, const Patch& patch) {
   const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
-  const int64_t groups = p.groups * parts_of(mode_of(p));
+  const int64_t groups = p.groups * (tile.channels_last ? parts_of(mode_of(p)) : 1);
   // A dimension of one element has any stride.
   const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
   return {

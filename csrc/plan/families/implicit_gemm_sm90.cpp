@@ -70,19 +70,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
-  // Boxes cost their reading, and in TF32 two warps' rounding. Otherwise three warps copy, which waits for each line of
-  // memory, and unless channels are innermost bring into order.
+  // Boxes cost their reading, and in float32 two warps' rounding. Otherwise three warps copy, which waits for each line
+  // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
   const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && family::fits_box(patch, tile);
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
-  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 60 * regions : 0)
+  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 60 * parts * regions : 0)
                              : gathers ? 700 * regions
-                                       : 80 * regions + 2.5 * lines;
+                                       : (20 + 60 * parts) * regions + 2.5 * lines;
   // Where rows are innermost in y, their parts in a tile are written for themselves.
   // To bring x into channels_last, it is read and written once more, all its parts.
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
                        static_cast<double>(p.in_h * p.in_w) / (0.7 * device.bandwidth);
+  const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
   const double row_part = y_innermost ? 128
                                       : static_cast<double>((gathers                ? tile.columns
@@ -130,7 +131,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double overhead = (chunks * 40 * steps + patches * 120) * clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double read =
-          (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * parts + weights) /
+          (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts +
+           weights) /
           (1.5 * device.bandwidth / cores);
       const double fill = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
@@ -155,9 +157,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
 }  // namespace
 
 void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  std::string reason = refusal(p, device);
-  const bool strict = reason.empty() && family::mode_of(p) == Mode::ieee;
-  if (strict && !may_bring_into_channels_last(p)) reason = "takes images of less than 2^30 pixels";
+  const std::string reason = refusal(p, device);
   for (int32_t row = 0; row < family::config_count; ++row) {
     const Config& config = family::configs[row];
     if (!reason.empty()) {
@@ -166,8 +166,9 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
     }
     if (!family::has_mode(config, family::mode_of(p))) {
       out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name,
-                           strict ? "has no registers for promoted sums, which float32 without TF32 needs"
-                                  : "is for float32 without TF32"));
+                           family::mode_of(p) == Mode::ieee
+                               ? "has no registers for promoted sums, which float32 without TF32 needs"
+                               : "is for float32 without TF32"));
       continue;
     }
     // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
@@ -195,7 +196,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
     tile.row_phases = 1, tile.column_phases = column_phases;
     const int32_t pieces = config.groups_n * config.pieces;
     for (const bool channels_last : {false, true}) {
-      if (channels_last ? !may_bring_into_channels_last(p) : strict) continue;
+      if (channels_last && !may_bring_into_channels_last(p)) continue;
       tile.channels_last = channels_last;
       for (int32_t piece_rows : {1, config.width / 8}) {
         for (int32_t columns = 1; columns <= pieces; columns *= 2) {
