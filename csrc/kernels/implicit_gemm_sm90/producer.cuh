@@ -45,8 +45,8 @@ template <Mode mode>
 CONVT_DEVICE uint4 round_words(uint4& v) {
   uint4 low = {};
   if constexpr (mode == Mode::ieee) {
-    split(__uint_as_float(v.x), v.x, low.x), split(__uint_as_float(v.y), v.y, low.y);
-    split(__uint_as_float(v.z), v.z, low.z), split(__uint_as_float(v.w), v.w, low.w);
+    split_pixel(v.x, v.x, low.x), split_pixel(v.y, v.y, low.y);
+    split_pixel(v.z, v.z, low.z), split_pixel(v.w, v.w, low.w);
   } else if constexpr (mode == Mode::tf32) {
     v.x = device::to_tf32(__uint_as_float(v.x)), v.y = device::to_tf32(__uint_as_float(v.y));
     v.z = device::to_tf32(__uint_as_float(v.z)), v.w = device::to_tf32(__uint_as_float(v.w));
