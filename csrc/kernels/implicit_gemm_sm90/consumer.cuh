@@ -110,8 +110,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           if (mode != Mode::ieee && chunk == chunks.first && step == 0) edge = edges[from_ring.stage] != 0;
           from = patches + static_cast<uint32_t>(from_ring.stage * p.patch_bytes);
         }
-        const device::SharedAddress stage =
-            weights + static_cast<uint32_t>(ring.stage * (fragment_bytes * config.rows()));
+        const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
         device::mbarrier_wait(barriers.weights_full(ring.stage), p.weights_stay ? 0 : ring.parity);
         const auto b = device::matrix_descriptor(from + now.offset, stride_bytes);
         // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
@@ -171,7 +170,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             for (int m = first_block; m < last_block; ++m) {
 #pragma unroll
               for (int i = 0; i < pieces; ++i) {
-                float(&leaving)[width / 2] = products[m - first_block][i];
+                float (&leaving)[width / 2] = products[m - first_block][i];
                 device::wgmma_results(leaving);
 #pragma unroll
                 for (int e = 0; e < width / 2; ++e) sums[m][i][e] = fmaf(leaving[e], gain, sums[m][i][e]);

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     if (thread >= consumers + 32) {
       fill_patches<mode>(p, shared, barriers);
     } else if (thread == consumers) {
-      copy_weights<mode, Row>(p, barriers);
+      copy_weights<mode>(p, barriers);
     }
   }
 #endif

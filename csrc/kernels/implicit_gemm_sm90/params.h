@@ -12,7 +12,7 @@ struct Params : CommonParams {
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
   int32_t regions;                                     // of a patch
-  int32_t stages, weight_stages;
+  int32_t stages, weight_stages, weight_stage_bytes;
   bool weights_stay;   // in shared memory
   bool copy_boxes;     // the copy engine brings the patch
   bool channels_last;  // from the workspace, where the kernel before brings it, rounded
@@ -117,6 +117,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.groups = narrow(p.groups);
   q.regions = patch.pixels / region_pixels;
   q.stages = shared.patch_stages, q.weight_stages = shared.weight_stages;
+  q.weight_stage_bytes = narrow(shared.weight_stage_bytes);
   q.weights_stay = shared.weights_stay;
   q.channels_last = tile.channels_last;
   if (tile.channels_last) {

@@ -63,9 +63,9 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
-template <Mode mode, int Row>
+template <Mode mode>
 CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
-  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode), stage_bytes = fragment_bytes * configs[Row].rows();
+  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode);
   const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   Ring ring;
   device::wait_for_previous_kernel();  // which packs them
@@ -88,7 +88,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
                              static_cast<uint32_t>(fragment_bytes);
           if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
           device::mbarrier_arrive_expect(barriers.weights_full(ring.stage), bytes);
-          device::bulk_load(weights + static_cast<uint32_t>(ring.stage * stage_bytes), from, bytes,
+          device::bulk_load(weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes), from, bytes,
                             barriers.weights_full(ring.stage));
           from += bytes;
           ring.advance(p.weight_stages);

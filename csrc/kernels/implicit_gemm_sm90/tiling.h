@@ -1,6 +1,8 @@
 // The geometry of a tile. Host code, for the planner and the launch.
 #pragma once
 
+#include <bit>
+
 #include "../implicit_gemm/params.h"
 #include "../tensor_map.h"
 #include "config.h"
@@ -82,6 +84,7 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
 // the patch; stages of weights, a step of a chunk each; what a warp stages of its sums.
 struct SharedLayout {
   int64_t pixels, patches, weights, sums, bytes;
+  int64_t weight_stage_bytes;  // the blocks of the step that has most
   int32_t patch_stages, weight_stages;
   bool weights_stay;  // all that a block multiplies by
 };
@@ -97,7 +100,9 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   s.patches = aligned(s.pixels + 4 * pixel_words * patch.pixels, swizzle_bytes);
   s.weights = aligned(s.patches + patch_stages * patch.bytes, swizzle_bytes);
   const Mode mode = mode_of(p);
-  const int64_t stage = int64_t{block_bytes} * parts_of(mode) * config.rows();
+  int32_t blocks = 1;
+  for (int32_t i = 0; i < t.steps; ++i) blocks = std::max(blocks, std::popcount(t.step[i].mask));
+  const int64_t stage = s.weight_stage_bytes = int64_t{block_bytes} * parts_of(mode) * blocks;
   const int64_t sums = int64_t{4} * slab_pitch_of(config) * 16 * config.m_blocks * (consumers / 32);
   const int64_t room = (shared_bytes_limit - s.weights - sums) / stage;
   if (room < fewest_weight_stages(mode)) return s;

@@ -76,9 +76,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
-  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 60 * parts * regions : 0)
+  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? (30 + 30 * parts) * regions : 0)
                              : gathers ? 700 * regions
-                                       : (20 + 60 * parts) * regions + 2.5 * lines;
+                                       : (60 + 20 * parts) * regions + 2.5 * lines;
   // Where rows are innermost in y, their parts in a tile are written for themselves.
   // To bring x into channels_last, it is read and written once more, all its parts.
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
