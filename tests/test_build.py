@@ -192,8 +192,8 @@ def find_nvcc():
 
 
 @with_source
-@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
-def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path):
+@pytest.mark.parametrize("mode", ("tf32", "ieee", "float16", "bfloat16"))
+def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
     """No instantiation of Hopper's family spills, and none waits for each product (C7508, C7514, C7517, C7520)."""
     nvcc = find_nvcc()
     if nvcc is None:
@@ -212,7 +212,11 @@ def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path):
     assert not re.search(r"C75(08|14|17|20)\b|serialized", said)
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
     kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_sm90_kernel", said)
-    assert len(kernels) == len([n for n in convt._C.configuration_names() if n.startswith("implicit_gemm_sm90/")])
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", mode == "tf32")
+    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(mode, torch.float32)
+    x, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((4, 64, 32, 32), (64, 64, 4, 4)))
+    candidates = convt.explain(x, w, stride=2, padding=1, device="h200").candidates
+    assert len(kernels) == sum(c.algorithm == "implicit_gemm_sm90" and c.fits for c in candidates)
     assert spills and set(spills) == {("0", "0", "0")}
     disassembler = nvcc.with_name("cuobjdump")
     if disassembler.exists():

@@ -48,11 +48,13 @@ families = pytest.mark.parametrize("family", FAMILIES)
 
 
 def takes(configuration, mode):
-    """float32 without TF32 promotes its sums: the largest tiles have no registers for them, Hopper's family no code."""
+    """float32 without TF32 promotes its sums: the largest tiles have no registers for them, and others are its own."""
     family, tile = configuration.split("/")
-    if mode != "ieee":
-        return tile != "128x128x8"
-    return family == "implicit_gemm_sm80" and tile not in ("64x256", "128x128")
+    if family == "implicit_gemm_sm80":
+        return tile not in ("64x256", "128x128") if mode == "ieee" else tile != "128x128x8"
+    if tile in ("2x64x128", "128x64"):
+        return True
+    return (tile in ("128x128", "64x256", "64x128")) == (mode == "ieee")
 
 
 def explain(p, mode, device="h200"):
@@ -93,7 +95,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
-@pytest.mark.parametrize("precision", ("tf32", "float16", "bfloat16"), indirect=True)
+@modes
 def test_refusals_say_why(precision, reason):
     only, kernel, stride, device = REFUSALS[reason]
     for family in (only,) if only else FAMILIES:
@@ -181,9 +183,13 @@ def test_layers(layer, layout, precision):
             check(p, configuration, x, w, b, assert_right)
 
 
+# The second of Hopper's takes float32 without TF32, too.
+SOME = ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256", "implicit_gemm_sm90/2x64x128")
+
+
 @pytest.mark.gpu
 @modes
-@pytest.mark.parametrize("configuration", ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256"))
+@pytest.mark.parametrize("configuration", SOME)
 def test_the_same_bits_on_every_stream(configuration, precision):
     if not takes(configuration, precision):
         pytest.skip("this configuration does not take the mode")
@@ -203,7 +209,7 @@ def test_the_same_bits_on_every_stream(configuration, precision):
 
 @pytest.mark.gpu
 @modes
-@pytest.mark.parametrize("configuration", ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256"))
+@pytest.mark.parametrize("configuration", SOME)
 def test_nan_and_inf_spread_by_taps_only(configuration, precision):
     if not takes(configuration, precision):
         pytest.skip("this configuration does not take the mode")

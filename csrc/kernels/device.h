@@ -319,6 +319,17 @@ enum class WgmmaType { tf32, float16, bfloat16 };
 template <WgmmaType type, int N>
 CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
 
+// d = a b.
+template <WgmmaType type, int N>
+CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
+
+// After a wait for products: what they have left in `d` is read after it, which the compiler does not know.
+template <int N>
+CONVT_DEVICE void wgmma_results(float (&d)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
 }  // namespace convt::device
 
 #include "wgmma.h"

@@ -37,7 +37,7 @@ const Family families[] = {
     {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
-     implicit_gemm_sm90_candidates},
+     implicit_gemm_sm90_candidates, true},
     {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,
      implicit_gemm_sm80_candidates, true},
     {Algorithm::direct, "direct", names_of<direct::configs>, direct_candidates},

@@ -874,7 +874,10 @@ void wgmma_wait() {
 
 enum class WgmmaType { tf32, float16, bfloat16 };
 
-template <WgmmaType type, int N>
+template <int N>
+void wgmma_results(float (&)[N]) {}
+
+template <WgmmaType type, int N, bool first = false>
 void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   static const char here = 0;
   struct Operand {
@@ -918,7 +921,7 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
           for (int i = 0; i < k; ++i) sum += weights[i] * columns[static_cast<size_t>(n * k + i)];
           float& to =
               sums[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + n % 8 / 2)][n / 8 * 4 + m % 16 / 8 * 2 + n % 2];
-          to = static_cast<float>(static_cast<double>(to) + sum);
+          to = static_cast<float>(first ? sum : static_cast<double>(to) + sum);
         }
       }
     };
@@ -928,6 +931,11 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
       g.open.push_back(product);
     }
   });
+}
+
+template <WgmmaType type, int N>
+void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
+  wgmma<type, N, true>(d, a, b);
 }
 
 inline void fence_async_proxy() {}

@@ -50,6 +50,14 @@ CONVT_DEVICE void split(float v, uint32_t& high, uint32_t& low) {
   low = device::to_tf32(v - __uint_as_float(high & 0xffffe000));
 }
 
+// `v` as the sum of two operands. What is left after eleven bits, rounded, has twelve at most; the tensor core drops
+// the twelfth, and rounding it would err as much. It also has what is not a number, which `high` may lose, and is none
+// where `v` is infinite or `high` has become so: those sums are computed again.
+CONVT_DEVICE void split_pixel(uint32_t v, uint32_t& high, uint32_t& low) {
+  high = (v + 0x1000) & 0xffffe000;
+  low = __float_as_uint(__uint_as_float(v) - __uint_as_float(high));
+}
+
 // The tile of a block of threads.
 struct Place {
   int32_t channel_tile, set, split, column, row, image, group;  // tiles; then the group of channels

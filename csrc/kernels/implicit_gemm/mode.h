@@ -7,7 +7,7 @@
 namespace convt::implicit_gemm {
 
 // How a product is computed. ieee: each float32 is the sum of two TF32 numbers, three products of them are summed, and
-// sums leave the tensor core, which truncates, once a chunk.
+// sums leave the tensor core, which truncates, after a few of them.
 enum class Mode : int32_t { tf32, ieee, float16, bfloat16 };
 
 constexpr Mode mode_of(const Problem& p) {

@@ -181,14 +181,6 @@ CONVT_DEVICE bool copies_need_no_order(const Params& p) {
   return sizeof(typename Traits<mode>::Scalar) == 2 && p.fill != Fill::rows;
 }
 
-// `v` as the sum of two operands. What is left after eleven bits, rounded, has twelve at most; the tensor core drops
-// the twelfth, and rounding it would err as much. It also has what is not a number, which `high` may lose, and is none
-// where `v` is infinite or `high` has become so: those sums are computed again.
-CONVT_DEVICE void split_pixel(uint32_t v, uint32_t& high, uint32_t& low) {
-  high = (v + 0x1000) & 0xffffe000;
-  low = __float_as_uint(__uint_as_float(v) - __uint_as_float(high));
-}
-
 // Brings into order what this thread has copied of a chunk.
 template <Mode mode, int Threads>
 CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedAddress stage, int32_t chunk,

@@ -1,11 +1,18 @@
 // Brings x into channels_last in the workspace, for the copy engine to read boxes of it. In TF32 mode it is rounded on
-// its way, which is why x that is in channels_last already may be brought there, too.
+// its way, which is why x that is in channels_last already may be brought there, too. Without TF32 its two parts are.
 #pragma once
 
-#include "../implicit_gemm/device.cuh"
-#include "params.h"
+#include "producer.cuh"
 
 namespace convt::implicit_gemm_sm90 {
+
+// Four words of x, as operands of products.
+template <Mode mode>
+CONVT_DEVICE void store_channels(typename Traits<mode>::Scalar* to, int64_t part_stride, uint4 v) {
+  const uint4 low = round_words<mode>(v);
+  *reinterpret_cast<uint4*>(to) = v;
+  if constexpr (parts_of(mode) == 2) *reinterpret_cast<uint4*>(to + part_stride) = low;
+}
 
 template <Mode mode>
 __global__ void __launch_bounds__(channels_last_threads)
@@ -52,11 +59,7 @@ __global__ void __launch_bounds__(channels_last_threads)
     for (int i = 0; i < passes; ++i) {
       const int32_t pixel = thread / units + i * (channels_last_threads / units);
       if (first_pixel + pixel >= p.pixels) break;
-      if constexpr (mode == Mode::tf32) {
-        const auto rounded = [](uint32_t word) { return device::to_tf32(__uint_as_float(word)); };
-        v[i] = make_uint4(rounded(v[i].x), rounded(v[i].y), rounded(v[i].z), rounded(v[i].w));
-      }
-      *reinterpret_cast<uint4*>(to + static_cast<int64_t>(pixel) * p.padded_channels) = v[i];
+      store_channels<mode>(to + static_cast<int64_t>(pixel) * p.padded_channels, p.part_stride, v[i]);
     }
     return;
   }
@@ -110,10 +113,7 @@ __global__ void __launch_bounds__(channels_last_threads)
       }
     }
 #pragma unroll
-    for (int i = 0; i < passes; ++i) {
-      if constexpr (of_word == 1) r[i] = device::to_tf32(__uint_as_float(r[i]));
-      tile[pixel * pitch + word + i * step] = r[i];
-    }
+    for (int i = 0; i < passes; ++i) tile[pixel * pitch + word + i * step] = r[i];
   }
   __syncthreads();
   if (!written) return;
@@ -121,8 +121,8 @@ __global__ void __launch_bounds__(channels_last_threads)
   for (int32_t pixel = thread / units; pixel < channels_last_pixels; pixel += channels_last_threads / units) {
     if (first_pixel + pixel >= p.pixels) break;
     const uint32_t* const from = tile + pixel * pitch + unit * 4;
-    *reinterpret_cast<uint4*>(to + static_cast<int64_t>(pixel) * p.padded_channels) =
-        make_uint4(from[0], from[1], from[2], from[3]);
+    store_channels<mode>(to + static_cast<int64_t>(pixel) * p.padded_channels, p.part_stride,
+                         make_uint4(from[0], from[1], from[2], from[3]));
   }
 }
 

@@ -16,6 +16,7 @@ using namespace implicit_gemm;
 struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
+  bool ieee_alone = false;  // takes float32 without TF32 alone
 
   constexpr bool alternate() const { return groups_m * groups_n == 1; }
   constexpr int32_t tile_threads() const { return 128 * groups_m * groups_n; }      // that multiply a tile
@@ -39,6 +40,10 @@ inline constexpr Config configs[] = {
     {"2x64x128", 1, 2, 2, 64, 1},
     // Few positions.
     {"128x64", 2, 1, 1, 64, 1},
+    // float32 without TF32, which needs as many registers again: 128 or 64 channels.
+    {"128x128", 2, 1, 1, 128, 1, true},
+    {"64x256", 1, 2, 1, 128, 1, true},
+    {"64x128", 1, 2, 1, 64, 1, true},
     // Short reductions, whose sums take long to write.
     {"64x256_pingpong", 1, 1, 1, 256, 1},
     {"64x128x2_pingpong", 1, 1, 1, 128, 2},
@@ -61,7 +66,7 @@ inline constexpr int32_t swizzle_bytes = 1024;          // the pattern repeats, 
 inline constexpr int32_t region_pixels = 16;            // of a patch, that a warp brings into order at a time
 
 inline constexpr int32_t most_patch_stages = 8, most_weight_stages = 18;  // as many as there is room for
-inline constexpr int32_t fewest_patch_stages = 2, fewest_weight_stages = 3;
+inline constexpr int32_t fewest_patch_stages = 2;
 // Barriers: of a stage of the patch full, empty and read; of a stage of weights full and empty; whose turn it is.
 inline constexpr int32_t barrier_words = 3 * most_patch_stages + 2 * most_weight_stages + 2;  // of 8 bytes
 // After them, whether an edge of the image is in each stage of the patch, in this tile and in the next one, and whether
@@ -79,6 +84,13 @@ constexpr int32_t slab_pitch_of(const Config& c) { return slab_of(c) + 8; }
 // What a warpgroup stages, converted, where channels are innermost.
 inline constexpr int32_t staged_bytes = 16384;
 
-constexpr bool has_mode(Mode m) { return m != Mode::ieee; }
+// Parts of a float32: TF32 numbers whose sum it is. Both are in a stage, so that a step multiplies all of its products.
+constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
+// A stage of both parts is twice as large, and keeps the tensor cores busy three times as long.
+constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3; }
+
+// float32 without TF32 sums up a step in registers of its own.
+constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
+constexpr bool has_mode(const Config& c, Mode m) { return fits_registers(c, m) && (m == Mode::ieee || !c.ieee_alone); }
 
 }  // namespace convt::implicit_gemm_sm90

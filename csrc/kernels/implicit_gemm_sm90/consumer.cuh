@@ -7,9 +7,9 @@
 namespace convt::implicit_gemm_sm90 {
 
 template <Mode mode>
-constexpr device::WgmmaType wgmma_type = mode == Mode::tf32      ? device::WgmmaType::tf32
-                                         : mode == Mode::float16 ? device::WgmmaType::float16
-                                                                 : device::WgmmaType::bfloat16;
+constexpr device::WgmmaType wgmma_type = mode == Mode::float16    ? device::WgmmaType::float16
+                                         : mode == Mode::bfloat16 ? device::WgmmaType::bfloat16
+                                                                  : device::WgmmaType::tf32;
 
 template <Mode mode, int Row>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
@@ -18,6 +18,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
   constexpr int slab = slab_of(config), slab_pitch = slab_pitch_of(config);
   constexpr int most_count = row_bytes / k_bytes;
+  // A step's fragment of a block of rows. If it has two parts, sums leave the tensor core once a step, because it
+  // truncates; one warpgroup's leave while the other one multiplies.
+  constexpr int parts = parts_of(mode), fragment_bytes = block_bytes * parts;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   // The same for all threads of a warp, and the compiler has to see that: products in a branch that might diverge are
   // done one after another.
@@ -81,7 +84,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         for (int e = 0; e < width / 2; ++e) sums[m][i][e] = 0;
       }
     }
-    bool edge = false;
+    bool edge = mode == Mode::ieee;  // a part of an infinity times a part that is zero is NaN
     // The stage whose products have been issued but may not have been read: that of the weights, counted from 1, and
     // 256 times that of the patch.
     int32_t used = 0;
@@ -103,40 +106,100 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         if (p.gather) now.offset = 0;
         if (p.gather || step == 0) {
           device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
-          if (chunk == chunks.first && step == 0) edge = edges[from_ring.stage] != 0;
+          if (mode != Mode::ieee && chunk == chunks.first && step == 0) edge = edges[from_ring.stage] != 0;
           from = patches + static_cast<uint32_t>(from_ring.stage * p.patch_bytes);
         }
-        const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * (block_bytes * config.rows()));
+        const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
         device::mbarrier_wait(barriers.weights_full(ring.stage), p.weights_stay ? 0 : ring.parity);
         const auto b = device::matrix_descriptor(from + now.offset, stride_bytes);
         // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
         // compiler does not see becomes two, and then nothing is left in flight by the wait below.
         const auto multiply = [&](auto first, auto last, uint32_t first_stage_block) {
           constexpr int first_block = decltype(first)::value, last_block = decltype(last)::value;
-          const auto a = device::matrix_descriptor(stage + first_stage_block * block_bytes, swizzle_bytes);
-          const auto multiply_at = [&](uint32_t bytes) {
+          const auto a = device::matrix_descriptor(stage + first_stage_block * fragment_bytes, swizzle_bytes);
+          if constexpr (parts == 2) {
+            // The small products first: their sums are truncated to less than the large ones' are.
+            float products[last_block - first_block][pieces][width / 2];
+            const auto multiply_at = [&](uint32_t bytes, uint32_t a_part, uint32_t b_part, auto is_first) {
+#pragma unroll
+              for (int m = 0; m < last_block - first_block; ++m) {
+#pragma unroll
+                for (int i = 0; i < pieces; ++i) {
+                  const auto a_now = device::advance(a, bytes + a_part + static_cast<uint32_t>(m * fragment_bytes));
+                  const auto b_now = device::advance(b, piece_bytes[i] + bytes + b_part);
+                  if constexpr (decltype(is_first)::value) {
+                    device::first_wgmma<wgmma_type<mode>, width>(products[m][i], a_now, b_now);
+                  } else {
+                    device::wgmma<wgmma_type<mode>, width>(products[m][i], a_now, b_now);
+                  }
+                }
+              }
+            };
+            constexpr uint32_t a_low = block_bytes;
+            const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
+            device::wgmma_fence();
+            if (count == most_count) {
+              multiply_at(0, a_low, 0, std::true_type{});
+#pragma unroll
+              for (int k = 1; k < 3 * most_count; ++k) {
+                multiply_at(static_cast<uint32_t>(k % most_count * k_bytes), k < most_count ? a_low : 0,
+                            k >= most_count && k < 2 * most_count ? b_low : 0, std::false_type{});
+              }
+              device::wgmma_commit();
+            } else {
+              const auto last_bytes = static_cast<uint32_t>((count - 1) * k_bytes);
+              multiply_at(0, a_low, 0, std::true_type{});
+#pragma unroll 1
+              for (uint32_t bytes = k_bytes; bytes <= last_bytes; bytes += k_bytes) {
+                multiply_at(bytes, a_low, 0, std::false_type{});
+              }
+#pragma unroll 1
+              for (uint32_t bytes = 0; bytes <= last_bytes; bytes += k_bytes) {
+                multiply_at(bytes, 0, b_low, std::false_type{});
+              }
+#pragma unroll 1
+              for (uint32_t bytes = 0; bytes < last_bytes; bytes += k_bytes) {
+                multiply_at(bytes, 0, 0, std::false_type{});
+              }
+              multiply_at(last_bytes, 0, 0, std::false_type{});
+              device::wgmma_commit();
+            }
+            device::wgmma_wait<0>();
 #pragma unroll
             for (int m = first_block; m < last_block; ++m) {
 #pragma unroll
               for (int i = 0; i < pieces; ++i) {
-                device::wgmma<wgmma_type<mode>, width>(
-                    sums[m][i], device::advance(a, bytes + static_cast<uint32_t>((m - first_block) * block_bytes)),
-                    device::advance(b, piece_bytes[i] + bytes));
+                float (&leaving)[width / 2] = products[m - first_block][i];
+                device::wgmma_results(leaving);
+#pragma unroll
+                for (int e = 0; e < width / 2; ++e) sums[m][i][e] += leaving[e];
               }
             }
-          };
-          device::wgmma_fence();
-          if (count == most_count) {
-#pragma unroll
-            for (int k = 0; k < most_count; ++k) multiply_at(static_cast<uint32_t>(k * k_bytes));
-            device::wgmma_commit();
           } else {
+            const auto multiply_at = [&](uint32_t bytes) {
+#pragma unroll
+              for (int m = first_block; m < last_block; ++m) {
+#pragma unroll
+                for (int i = 0; i < pieces; ++i) {
+                  device::wgmma<wgmma_type<mode>, width>(
+                      sums[m][i], device::advance(a, bytes + static_cast<uint32_t>((m - first_block) * block_bytes)),
+                      device::advance(b, piece_bytes[i] + bytes));
+                }
+              }
+            };
+            device::wgmma_fence();
+            if (count == most_count) {
+#pragma unroll
+              for (int k = 0; k < most_count; ++k) multiply_at(static_cast<uint32_t>(k * k_bytes));
+              device::wgmma_commit();
+            } else {
 #pragma unroll 1
-            for (int32_t k = 0; k < count - 1; ++k) multiply_at(static_cast<uint32_t>(k * k_bytes));
-            multiply_at(static_cast<uint32_t>((count - 1) * k_bytes));
-            device::wgmma_commit();
+              for (int32_t k = 0; k < count - 1; ++k) multiply_at(static_cast<uint32_t>(k * k_bytes));
+              multiply_at(static_cast<uint32_t>((count - 1) * k_bytes));
+              device::wgmma_commit();
+            }
+            device::wgmma_wait<1>();
           }
-          device::wgmma_wait<1>();
         };
         constexpr std::integral_constant<int, 0> zero{};
         constexpr std::integral_constant<int, 1> one{};
@@ -154,13 +217,14 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         } else {
           multiply(one, all, 0);
         }
-        release();
+        if constexpr (parts == 1) release();
         if (!p.weights_stay) used = ring.stage + 1;
         ring.advance(p.weight_stages);
         if (p.gather || step == steps - 1) {
           if (gives_back) used += (from_ring.stage + 1) * 256;
           from_ring.advance(p.stages);
         }
+        if constexpr (parts == 2) release();  // nothing is left in flight
       }
     }
     if (unit_ends) patch = from_ring;

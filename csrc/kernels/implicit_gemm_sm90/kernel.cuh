@@ -5,8 +5,9 @@
 namespace convt::implicit_gemm_sm90 {
 
 // Blocks of A: 64 rows of 128 bytes, as wgmma reads them.
+template <Mode mode>
 struct Fragments {
-  static constexpr int rows = 64, words = block_bytes / 4, group_words = row_bytes / 4, parts = 1,
+  static constexpr int rows = 64, words = block_bytes / 4, group_words = row_bytes / 4, parts = parts_of(mode),
                        warps = block_bytes / 512;
   CONVT_HOST_DEVICE static int32_t row(int32_t warp, int32_t lane, int32_t) { return warp * 4 + lane / 8; }
   CONVT_HOST_DEVICE static int32_t k(int32_t warp, int32_t lane, int32_t e) {
@@ -16,7 +17,7 @@ struct Fragments {
 
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
-  static_assert(has_mode(mode));
+  static_assert(has_mode(configs[Row], mode));
   static_assert(configs[Row].accumulators() <= 136, "more do not fit a consumer's registers");
   static_assert(configs[Row].width % 8 == 0);
   static_assert(consumers * consumer_registers + producers * producer_registers <= threads * launch_registers,
@@ -54,7 +55,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     if (thread >= consumers + 32) {
       fill_patches<mode>(p, shared, barriers);
     } else if (thread == consumers) {
-      copy_weights<Row>(p, barriers);
+      copy_weights<mode>(p, barriers);
     }
   }
 #endif

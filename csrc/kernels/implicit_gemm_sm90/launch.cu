@@ -56,7 +56,7 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
     case Mode::bfloat16:
       return launch_mode<Mode::bfloat16>(plan, launch, stream);
     case Mode::ieee:
-      break;
+      return launch_mode<Mode::ieee>(plan, launch, stream);
   }
   return cudaErrorInvalidValue;
 }

@@ -24,9 +24,13 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
     return cudaErrorInvalidConfiguration;
   } else {
     if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
-    static Prepared prepared;
-    return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row>, launch.params, launch.grid, threads,
-                         launch.shared_bytes, stream);
+    if constexpr (has_mode(configs[Row], mode)) {
+      static Prepared prepared;
+      return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row>, launch.params, launch.grid, threads,
+                           launch.shared_bytes, stream);
+    } else {
+      return cudaErrorInvalidConfiguration;
+    }
   }
 }
 
@@ -39,7 +43,7 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
-  const cudaError_t error = launch_pack<mode, Fragments>(launch.pack, stream, launch.params.channels_last);
+  const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
   if (error != cudaSuccess) return error;
   return launch_row<mode>(plan, launch, stream);
 }

@@ -9,9 +9,10 @@ namespace convt::implicit_gemm_sm90 {
 struct Params : CommonParams {
   TensorMap x_map;                                     // if copy_boxes
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
-  int32_t patch_bytes;                                 // of a stage
+  int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
+  int32_t groups;                                      // of channels
   int32_t regions;                                     // of a patch
-  int32_t stages, weight_stages;
+  int32_t stages, weight_stages, weight_stage_bytes;
   bool weights_stay;   // in shared memory
   bool copy_boxes;     // the copy engine brings the patch
   bool channels_last;  // from the workspace, where the kernel before brings it, rounded
@@ -39,6 +40,7 @@ struct ChannelsLastParams {
   const void* x;
   void* to;
   int64_t batch_stride, channel_stride, row_stride, column_stride;
+  int64_t part_stride;                        // elements of `to`
   int32_t channels, padded_channels, pixels;  // of a group; of an image
   bool pairs;                                 // pixels may be read two at a time, whatever the row
   bool units;                                 // channels lie next to each other, and may be read 16 bytes at a time
@@ -55,24 +57,26 @@ struct Launch {
   uint32_t grid;
 };
 
-// x as [group][image][row][column][channel], in boxes of a patch. Strides in elements.
+// x as [group][image][row][column][channel], or all groups of each part if it is in the workspace, in boxes of a part
+// of a patch. Strides in elements.
 inline TensorMapLayout make_x_map(const Problem& p, const void* x, const std::array<int64_t, 4>& strides,
                                   const GemmTile& tile, const Patch& patch) {
   const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
+  const int64_t groups = p.groups * (tile.channels_last ? parts_of(mode_of(p)) : 1);
   // A dimension of one element has any stride.
   const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
-  return {x,
-          static_cast<int32_t>(bytes),
-          {channels, p.in_w, p.in_h, p.batch, p.groups},
-          {stride(p.in_w, strides[0]), stride(p.in_h, strides[1]), stride(p.batch, strides[2]),
-           stride(p.groups, strides[3])},
-          {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
+  return {
+      x,
+      static_cast<int32_t>(bytes),
+      {channels, p.in_w, p.in_h, p.batch, groups},
+      {stride(p.in_w, strides[0]), stride(p.in_h, strides[1]), stride(p.batch, strides[2]), stride(groups, strides[3])},
+      {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
 }
 
 inline void make_channels_last(const Problem& p, const Operands& o, void* to, ChannelsLastParams& q, uint32_t& grid) {
   const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
   const int64_t pixels = p.in_h * p.in_w, pixel_tiles = ceil_div<int64_t>(pixels, channels_last_pixels);
-  q.x = o.x, q.to = to;
+  q.x = o.x, q.to = to, q.part_stride = channels_last_elements(p);
   q.batch_stride = p.x_strides[0], q.channel_stride = p.in_channels > 1 ? p.x_strides[1] : 0;
   q.row_stride = p.x_strides[2], q.column_stride = p.x_strides[3];
   q.channels = static_cast<int32_t>(p.in_channels_per_group());
@@ -109,9 +113,11 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
               block_bytes / 512, q, launch.pack);
   q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
-  q.patch_bytes = narrow(patch.bytes);
+  q.patch_bytes = narrow(patch.bytes), q.patch_part_bytes = patch.pixels * row_bytes;
+  q.groups = narrow(p.groups);
   q.regions = patch.pixels / region_pixels;
   q.stages = shared.patch_stages, q.weight_stages = shared.weight_stages;
+  q.weight_stage_bytes = narrow(shared.weight_stage_bytes);
   q.weights_stay = shared.weights_stay;
   q.channels_last = tile.channels_last;
   if (tile.channels_last) {

@@ -40,6 +40,20 @@ struct Ring {
   }
 };
 
+// Rounds four float32 to TF32, or splits them: what is left of them.
+template <Mode mode>
+CONVT_DEVICE uint4 round_words(uint4& v) {
+  uint4 low = {};
+  if constexpr (mode == Mode::ieee) {
+    split_pixel(v.x, v.x, low.x), split_pixel(v.y, v.y, low.y);
+    split_pixel(v.z, v.z, low.z), split_pixel(v.w, v.w, low.w);
+  } else if constexpr (mode == Mode::tf32) {
+    v.x = device::to_tf32(__uint_as_float(v.x)), v.y = device::to_tf32(__uint_as_float(v.y));
+    v.z = device::to_tf32(__uint_as_float(v.z)), v.w = device::to_tf32(__uint_as_float(v.w));
+  }
+  return low;
+}
+
 // Products of a chunk: of 32 bytes of channels each.
 CONVT_DEVICE int32_t count_of(const Params& p, int32_t chunk) {
   return chunk == p.chunks - 1 ? p.last_count : row_bytes / k_bytes;
@@ -49,9 +63,9 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
-template <int Row>
+template <Mode mode>
 CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
-  constexpr int32_t stage_bytes = block_bytes * configs[Row].rows();
+  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode);
   const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   Ring ring;
   device::wait_for_previous_kernel();  // which packs them
@@ -67,14 +81,14 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
                 p.channel_groups +
             static_cast<int64_t>(chunks.first)) *
                set.fragments) *
-              block_bytes;
+              fragment_bytes;
       for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
         for (int32_t step = 0; step < set.steps; ++step) {
-          const auto bytes =
-              static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) * static_cast<uint32_t>(block_bytes);
+          const auto bytes = static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) *
+                             static_cast<uint32_t>(fragment_bytes);
           if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
           device::mbarrier_arrive_expect(barriers.weights_full(ring.stage), bytes);
-          device::bulk_load(weights + static_cast<uint32_t>(ring.stage * stage_bytes), from, bytes,
+          device::bulk_load(weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes), from, bytes,
                             barriers.weights_full(ring.stage));
           from += bytes;
           ring.advance(p.weight_stages);
@@ -232,12 +246,26 @@ CONVT_DEVICE void store_elements(const Params& p, const Filler& f, const Scalar*
   }
 }
 
+// Whether a patch that is not rounded to TF32, or split into two such numbers, before it comes is so where it lies.
+template <Mode mode>
+constexpr bool rounds = sizeof(typename Traits<mode>::Scalar) == 4;
+
+// Four words of a pixel, as operands of products.
+template <Mode mode>
+CONVT_DEVICE void store_rounded(const Params& p, device::SharedAddress to, uint4 v) {
+  const uint4 low = round_words<mode>(v);
+  device::store_shared_16(to, v.x, v.y, v.z, v.w);
+  if constexpr (parts_of(mode) == 2) {
+    device::store_shared_16(to + static_cast<uint32_t>(p.patch_part_bytes), low.x, low.y, low.z, low.w);
+  }
+}
+
 // Brings the warp's regions from [channel][pixel] to their place. No bank conflicts.
 template <Mode mode>
 CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
   const int32_t lane = recomputed(f.lane);
   using Scalar = typename Traits<mode>::Scalar;
-  constexpr bool wide = mode == Mode::tf32;
+  constexpr bool wide = rounds<mode>;
   __syncwarp();
 #pragma unroll 1
   for (int32_t i = f.warp * regions_together; i < p.regions; i = next_region(f, i)) {
@@ -257,9 +285,7 @@ CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::Sh
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (e >= count) break;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) r[e][k] = device::to_tf32(__uint_as_float(r[e][k]));
-        device::store_shared_16(region + unit_at(pixel, 2 * e + half), r[e][0], r[e][1], r[e][2], r[e][3]);
+        store_rounded<mode>(p, region + unit_at(pixel, 2 * e + half), make_uint4(r[e][0], r[e][1], r[e][2], r[e][3]));
       }
     } else {
       const int32_t pair = lane % 8, quarter = lane / 8;
@@ -321,7 +347,8 @@ CONVT_DEVICE void copy_channels(const Params& p, const Filler& f, const Scalar* 
   }
 }
 
-// Rounds to TF32 what lies in its place.
+// Rounds what lies in its place, or splits it.
+template <Mode mode>
 CONVT_DEVICE void round_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
   const int32_t lane = recomputed(f.lane);
 #pragma unroll 1
@@ -333,11 +360,7 @@ CONVT_DEVICE void round_regions(const Params& p, const Filler& f, device::Shared
 #pragma unroll
       for (int i = 0; i < 4; ++i) v[i] = device::load_shared_16(at + unit_at(4 * i + first, u));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const auto rounded = [](uint32_t word) { return device::to_tf32(__uint_as_float(word)); };
-        const uint32_t a = rounded(v[i].x), b = rounded(v[i].y), c = rounded(v[i].z), d = rounded(v[i].w);
-        device::store_shared_16(at + unit_at(4 * i + first, u), a, b, c, d);
-      }
+      for (int i = 0; i < 4; ++i) store_rounded<mode>(p, at + unit_at(4 * i + first, u), v[i]);
     }
   }
 }
@@ -362,7 +385,7 @@ CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
 template <Mode mode, Fill fill>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
   using Scalar = typename Traits<mode>::Scalar;
-  constexpr bool wide = mode == Mode::tf32, copies = wide || fill != Fill::elements;
+  constexpr bool wide = rounds<mode>, copies = wide || fill != Fill::elements;
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 32;
   auto* const offsets = reinterpret_cast<int32_t*>(shared + p.pixels_at);
   auto* const places = reinterpret_cast<uint32_t*>(offsets + region_pixels * p.regions);
@@ -384,7 +407,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     if constexpr (fill == Fill::rows || (fill == Fill::elements && wide)) {
       transpose_regions<mode>(p, filler, stage, copied_count);
     } else if constexpr (wide) {
-      round_regions(p, filler, stage, copied_count);
+      round_regions<mode>(p, filler, stage, copied_count);
     }
     device::fence_async_proxy();
     __syncwarp();
@@ -462,7 +485,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
 // Whether two warps round what the copy engine has brought.
 template <Mode mode>
 CONVT_DEVICE bool rounds_boxes(const Params& p) {
-  return mode == Mode::tf32 && !p.channels_last;
+  return rounds<mode> && !p.channels_last;
 }
 
 // One thread's part where the copy engine brings the patches.
@@ -472,7 +495,8 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes);
+  const int32_t parts = wide ? 1 : parts_of(mode);
+  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes * parts);
   Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
@@ -487,15 +511,20 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
         edges[ring.stage] = outside ? 1 : 0;
         const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
         device::mbarrier_arrive_expect(there, bytes);
-        const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image, at.group};
-        device::box_load(patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), p.x_map, place, there);
+        const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+        for (int32_t part = 0; part < parts; ++part) {
+          const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
+                                                  part * p.groups + at.group};
+          device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+        }
         ring.advance(p.stages);
       }
     }
   });
 }
 
-// What the other two warps do with them in TF32.
+// What the other two warps do with them.
+template <Mode mode>
 CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64;
   const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
@@ -505,7 +534,7 @@ CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
         device::mbarrier_wait(barriers.patch_read(ring.stage), ring.parity);
-        round_regions(p, filler, patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), count_of(p, chunk));
+        round_regions<mode>(p, filler, patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), count_of(p, chunk));
         device::fence_async_proxy();
         __syncwarp();
         if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(ring.stage));
@@ -528,7 +557,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     if (warp == 0) {
       if (threadIdx.x % 32 == 0) copy_boxes<mode>(p, shared, barriers);
     } else if (rounds_boxes<mode>(p)) {
-      round_boxes(p, barriers);
+      round_boxes<mode>(p, barriers);
     }
   } else if (p.fill == Fill::channels) {
     fill_patches<mode, Fill::channels>(p, shared, barriers);

@@ -1,6 +1,8 @@
 // The geometry of a tile. Host code, for the planner and the launch.
 #pragma once
 
+#include <bit>
+
 #include "../implicit_gemm/params.h"
 #include "../tensor_map.h"
 #include "config.h"
@@ -47,24 +49,25 @@ inline bool begins_at_quads(const Problem& p, const GemmTile& tile) {
 // The part of the input that is in shared memory at a time: 128 bytes of channels of each pixel.
 struct Patch {
   int32_t rows, columns, pixels;  // pixels: whole regions
-  int64_t bytes;                  // of a stage
+  int64_t bytes;                  // of a stage, all parts
 };
 
 inline Patch make_patch(const Config& config, const Problem& p, const Tables& t, const GemmTile& tile) {
   const bool quads = begins_at_quads(p, tile);
   const PhaseSet& set = t.set[0];  // as all
+  const int64_t pixel_bytes = int64_t{row_bytes} * parts_of(mode_of(p));
   Patch patch{};
   if (gathers(tile)) {
     patch.rows = tile.rows, patch.columns = tile.columns;
     patch.pixels = ceil_div(config.columns(), region_pixels) * region_pixels;
-    patch.bytes = int64_t{row_bytes} * patch.pixels;
+    patch.bytes = pixel_bytes * patch.pixels;
     return patch;
   }
   patch.rows = tile.rows + set.highest_row - set.lowest_row;
   patch.columns = tile.columns + set.highest_column - first_column(set, quads);
   if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
   patch.pixels = ceil_div(tile.images * patch.rows * patch.columns, region_pixels) * region_pixels;
-  patch.bytes = int64_t{row_bytes} * patch.pixels;
+  patch.bytes = pixel_bytes * patch.pixels;
   return patch;
 }
 
@@ -81,6 +84,7 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
 // the patch; stages of weights, a step of a chunk each; what a warp stages of its sums.
 struct SharedLayout {
   int64_t pixels, patches, weights, sums, bytes;
+  int64_t weight_stage_bytes;  // the blocks of the step that has most
   int32_t patch_stages, weight_stages;
   bool weights_stay;  // all that a block multiplies by
 };
@@ -95,10 +99,13 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   s.pixels = aligned(words_at + 4 * shared_words, 16);
   s.patches = aligned(s.pixels + 4 * pixel_words * patch.pixels, swizzle_bytes);
   s.weights = aligned(s.patches + patch_stages * patch.bytes, swizzle_bytes);
-  const int64_t stage = int64_t{block_bytes} * config.rows();
+  const Mode mode = mode_of(p);
+  int32_t blocks = 1;
+  for (int32_t i = 0; i < t.steps; ++i) blocks = std::max(blocks, std::popcount(t.step[i].mask));
+  const int64_t stage = s.weight_stage_bytes = int64_t{block_bytes} * parts_of(mode) * blocks;
   const int64_t sums = int64_t{4} * slab_pitch_of(config) * 16 * config.m_blocks * (consumers / 32);
   const int64_t room = (shared_bytes_limit - s.weights - sums) / stage;
-  if (room < fewest_weight_stages) return s;
+  if (room < fewest_weight_stages(mode)) return s;
   // A block whose tiles all have the same weights reads them once.
   const Counts n = make_counts(p, t, tile);
   const int64_t all = n.channels * n.chunks * t.steps;
@@ -110,21 +117,26 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   return s;
 }
 
-// x in channels_last, if the tile wants it, lies behind the rest: [group][image][pixel][channel], a pixel's channels
-// padded to 16 bytes.
+// x in channels_last, if the tile wants it, lies behind the rest: [part][group][image][pixel][channel], a pixel's
+// channels padded to 16 bytes.
 inline int64_t padded_channels(const Problem& p) {
   const int64_t unit = unit_bytes / element_size(p.dtype);
   return ceil_div<int64_t>(p.in_channels_per_group(), unit) * unit;
 }
 
+inline int64_t channels_last_elements(const Problem& p) {  // of a part
+  const int64_t pixels = checked_mul(checked_mul(p.in_h, p.in_w), checked_mul(p.batch, p.groups));
+  return checked_mul(pixels, padded_channels(p));
+}
+
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,
                                 int64_t* channels_last = nullptr) {
-  Workspace s = make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(), block_bytes);
+  const int32_t parts = parts_of(mode_of(p));
+  Workspace s = make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(), int64_t{block_bytes} * parts);
   if (tile.channels_last) {
     const int64_t at = ceil_div<int64_t>(s.bytes, 512) * 512;
     if (channels_last != nullptr) *channels_last = at;
-    const int64_t pixels = checked_mul(checked_mul(p.in_h, p.in_w), checked_mul(p.batch, p.groups));
-    s.bytes = checked_add(at, checked_mul(pixels, padded_channels(p) * element_size(p.dtype)));
+    s.bytes = checked_add(at, checked_mul(channels_last_elements(p), parts * element_size(p.dtype)));
   }
   return s;
 }

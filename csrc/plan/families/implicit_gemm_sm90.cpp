@@ -11,13 +11,13 @@ namespace {
 
 namespace family = implicit_gemm_sm90;
 using family::Config;
+using implicit_gemm::Mode;
 
 std::string refusal(const Problem& p, const DeviceInfo& device) {
   const std::string reason = implicit_gemm_refusal(p);
   if (!reason.empty()) return reason;
   if (device.compute_capability != 90) return "needs sm_90";
   if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
-  if (!family::has_mode(family::mode_of(p))) return "has no float32 without TF32";
   return "";
 }
 
@@ -38,11 +38,11 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
-// Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32; and how
-// many blocks bring it there.
+// Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32 or split
+// into two such numbers; and how many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
   const int64_t unit = family::unit_bytes / element_size(p.dtype);
-  const bool rounds = family::mode_of(p) == implicit_gemm::Mode::tf32;
+  const bool rounds = p.dtype == DataType::float32;
   if (!rounds && p.x_strides[1] == 1 && p.in_channels_per_group() % unit == 0) return false;
   const int64_t pixels = checked_mul(p.in_h, p.in_w);
   const int64_t tiles =
@@ -61,9 +61,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const family::Counts n = family::make_counts(p, t, tile);
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;  // seconds: 2048 multiplications each
   const double element = static_cast<double>(element_size(p.dtype)), cores = device.multiprocessors;
-  const double chunk = family::channels_of_chunk(family::mode_of(p));
-  const double products_of_chunk = std::min(4.0, std::ceil(static_cast<double>(p.in_channels_per_group()) /
-                                                           family::channels_of_fragment(family::mode_of(p))));
+  const Mode mode = family::mode_of(p);
+  const double chunk = family::channels_of_chunk(mode), parts = family::parts_of(mode);
+  const double products_of_chunk =
+      std::min(4.0, std::ceil(static_cast<double>(p.in_channels_per_group()) / family::channels_of_fragment(mode)));
   double blocks_of_weights = 0, steps = 0;
   bool all_have_taps = true;
   for (int32_t i = 0; i < t.sets; ++i) {
@@ -72,20 +73,21 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
-  // Boxes cost their reading, and in TF32 two warps' rounding, which shares the memory with the products; measured.
+  // Boxes cost their reading, and in float32 two warps' rounding, which shares the memory with the products; measured.
   // Otherwise three warps copy, which waits for each line of memory, and unless channels are innermost bring into
-  // order.
+  // order. Two parts are split and stored twice.
   const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && family::fits_box(patch, tile);
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
-  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? 190 * regions : 0)
+  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? (130 + 60 * parts) * regions : 0)
                              : gathers ? 700 * regions
-                                       : 80 * regions + 2.5 * lines;
+                                       : (60 + 20 * parts) * regions + 2.5 * lines;
   // Where rows are innermost in y, their parts in a tile are written for themselves.
-  // To bring x into channels_last, it is read and written once more.
-  const double twice = 2 * element * static_cast<double>(p.batch * p.in_channels) *
+  // To bring x into channels_last, it is read and written once more, all its parts.
+  const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
                        static_cast<double>(p.in_h * p.in_w) / (0.7 * device.bandwidth);
+  const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
   const double row_part = y_innermost ? 128
                                       : static_cast<double>((gathers                ? tile.columns
@@ -128,14 +130,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const family::Workspace workspace = family::make_workspace(config, p, n, tile);
       const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
       const double chunks = static_cast<double>(n.chunks) / splits;
-      const double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
-                              product_clocks(config.width) * clock;
+      double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
+                        product_clocks(config.width) * clock;
+      if (mode == Mode::ieee) {
+        // Three products of the parts. A warpgroup's sums leave after each step, while the other one multiplies.
+        multiply *= 3;
+        multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
+      }
       // A step waits for its weights, and a chunk for its patch.
       const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
       const double overhead = (chunks * 40 * steps + patches * 120) * clock;
-      const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes;
+      const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double read =
-          (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element + weights) /
+          (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts +
+           weights) /
           (1.5 * device.bandwidth / cores);
       const double fill = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
@@ -165,6 +173,13 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
     const Config& config = family::configs[row];
     if (!reason.empty()) {
       out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name, reason));
+      continue;
+    }
+    if (!family::has_mode(config, family::mode_of(p))) {
+      out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name,
+                           family::mode_of(p) == Mode::ieee
+                               ? "has no registers for promoted sums, which float32 without TF32 needs"
+                               : "is for float32 without TF32"));
       continue;
     }
     // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
