@@ -18,8 +18,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
   constexpr int slab = slab_of(config), slab_pitch = slab_pitch_of(config);
   constexpr int most_count = row_bytes / k_bytes;
-  // A step's fragment of a block of rows. If it has two parts, sums leave the tensor core once a step, because it
-  // truncates; one warpgroup's leave while the other one multiplies.
+  // A step's fragment of a block of rows. If it has two parts, sums leave the tensor core after two products of
+  // channels, because it truncates the sum so far; one warpgroup's leave while the other one multiplies.
   constexpr int parts = parts_of(mode), fragment_bytes = block_bytes * parts;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   // The same for all threads of a warp, and the compiler has to see that: products in a branch that might diverge are
@@ -137,44 +137,35 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             };
             constexpr uint32_t a_low = block_bytes;
             const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
-            device::wgmma_fence();
-            if (count == most_count) {
-              multiply_at(0, a_low, 0, std::true_type{});
-#pragma unroll
-              for (int k = 1; k < 3 * most_count; ++k) {
-                multiply_at(static_cast<uint32_t>(k % most_count * k_bytes), k < most_count ? a_low : 0,
-                            k >= most_count && k < 2 * most_count ? b_low : 0, std::false_type{});
-              }
+            // Of one or two products of channels.
+            const auto add_products = [&](uint32_t bytes, auto last_product) {
+              constexpr bool two = decltype(last_product)::value > 0;
+              device::wgmma_fence();
+              multiply_at(bytes, a_low, 0, std::true_type{});
+              if constexpr (two) multiply_at(bytes + k_bytes, a_low, 0, std::false_type{});
+              multiply_at(bytes, 0, b_low, std::false_type{});
+              if constexpr (two) multiply_at(bytes + k_bytes, 0, b_low, std::false_type{});
+              multiply_at(bytes, 0, 0, std::false_type{});
+              if constexpr (two) multiply_at(bytes + k_bytes, 0, 0, std::false_type{});
               device::wgmma_commit();
-            } else {
-              const auto last_bytes = static_cast<uint32_t>((count - 1) * k_bytes);
-              multiply_at(0, a_low, 0, std::true_type{});
-#pragma unroll 1
-              for (uint32_t bytes = k_bytes; bytes <= last_bytes; bytes += k_bytes) {
-                multiply_at(bytes, a_low, 0, std::false_type{});
+              device::wgmma_wait<0>();
+#pragma unroll
+              for (int m = first_block; m < last_block; ++m) {
+#pragma unroll
+                for (int i = 0; i < pieces; ++i) {
+                  float (&leaving)[width / 2] = products[m - first_block][i];
+                  device::wgmma_results(leaving);
+#pragma unroll
+                  for (int e = 0; e < width / 2; ++e) sums[m][i][e] += leaving[e];
+                }
               }
+            };
+            int32_t k = 0;
 #pragma unroll 1
-              for (uint32_t bytes = 0; bytes <= last_bytes; bytes += k_bytes) {
-                multiply_at(bytes, 0, b_low, std::false_type{});
-              }
-#pragma unroll 1
-              for (uint32_t bytes = 0; bytes < last_bytes; bytes += k_bytes) {
-                multiply_at(bytes, 0, 0, std::false_type{});
-              }
-              multiply_at(last_bytes, 0, 0, std::false_type{});
-              device::wgmma_commit();
+            for (; k + 2 <= count; k += 2) {
+              add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 1>{});
             }
-            device::wgmma_wait<0>();
-#pragma unroll
-            for (int m = first_block; m < last_block; ++m) {
-#pragma unroll
-              for (int i = 0; i < pieces; ++i) {
-                float (&leaving)[width / 2] = products[m - first_block][i];
-                device::wgmma_results(leaving);
-#pragma unroll
-                for (int e = 0; e < width / 2; ++e) sums[m][i][e] += leaving[e];
-              }
-            }
+            if (k < count) add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 0>{});
           } else {
             const auto multiply_at = [&](uint32_t bytes) {
 #pragma unroll
