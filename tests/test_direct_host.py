@@ -166,3 +166,10 @@ def test_a_configuration_of_another_operation_is_refused():
         on_host(p, "forward", x, w, configuration="direct/thread_per_input")
     with pytest.raises(ValueError, match="no configuration named"):
         on_host(p, "forward", x, w, configuration="direct/none")
+
+
+@pytest.mark.parametrize("p", [Problem(5, 4, 6, (3, 4), (2, 3), (2, 3)), Problem(3, 4, 6, (5, 7), (1, 1))])
+@pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
+def test_coalesced_images_and_rows(p, memory):
+    """The problem has fewer images and rows than the tensors."""
+    check_all(p, torch.float64, memory=(memory,) * 3)

@@ -1,6 +1,7 @@
 """Problem -> plan, without a GPU: tensors on the meta device, named devices."""
 
 import itertools
+import re
 
 import pytest
 import torch
@@ -244,3 +245,35 @@ def test_strict_float32_of_few_terms_is_not_split_into_two_parts():
         assert not any(c.reservation for c in plan("forward", dtype, shapes=shapes, stride=2).candidates)
     torch.backends.cudnn.allow_tf32 = True
     assert not any(c.reservation for c in plan("forward", torch.float32, shapes=shapes, stride=2).candidates)
+
+
+def sizes_of_problem(x_shape, w_shape, memory_format=torch.channels_last, **arguments):
+    x = meta(x_shape).contiguous(memory_format=memory_format)
+    w = meta(w_shape).contiguous(memory_format=memory_format)
+    text = str(convt.explain(x, w, device="h200", **arguments))
+    return re.search(r"input (\S+)", text)[1], re.search(r"output (\S+)", text)[1]
+
+
+def test_images_and_rows_that_share_no_output_are_coalesced():
+    assert sizes_of_problem((6, 16, 14, 10), (16, 8, 2, 2), stride=2) == ("1x16x84x10", "1x8x168x20")
+    # A kernel of one element has no rows of its own either.
+    assert sizes_of_problem((6, 16, 14, 10), (16, 8, 1, 1)) == ("1x16x1x840", "1x8x1x840")
+    assert sizes_of_problem((1, 16, 14, 10), (16, 8, 1, 1), torch.contiguous_format) == ("1x16x1x140", "1x8x1x140")
+    # Halves, until they have few enough rows.
+    assert sizes_of_problem((1024, 16, 14, 10), (16, 8, 2, 2), stride=2) == ("2x16x7168x10", "2x8x14336x20")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "arguments"),
+    [
+        ((3, 2), {"stride": 2}),
+        ((2, 2), {"stride": 2, "padding": (1, 0)}),
+        ((2, 2), {"stride": (3, 2)}),
+        ((2, 2), {"stride": 2, "dilation": (2, 1)}),
+        ((2, 2), {"stride": 2, "output_padding": (1, 0)}),
+    ],
+)
+def test_images_that_meet_in_an_output_or_not_in_memory_stay_apart(kernel, arguments):
+    assert sizes_of_problem((6, 16, 14, 10), (16, 8, *kernel), **arguments)[0] == "6x16x14x10"
+    # Channels lie between images.
+    assert sizes_of_problem((6, 16, 14, 10), (16, 8, 2, 2), torch.contiguous_format, stride=2)[0] == "6x16x14x10"

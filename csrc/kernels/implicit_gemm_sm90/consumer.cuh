@@ -320,7 +320,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       if (!p.channels_innermost && !one_phase && !two_phases) {
         // Beyond the positions, for outputs that no tap reaches.
-        float* const to = staged_by(thread) + m * block_words<Row> + w.lane / 4 * slab_pitch + slab + w.lane % 4 * 2;
+        const int32_t now = recomputed(static_cast<int32_t>(threadIdx.x));
+        float* const to = staged_by(now) + m * block_words<Row> + now % 32 / 4 * slab_pitch + slab + now % 4 * 2;
         *reinterpret_cast<float2*>(to) = make_float2(bias[0], bias[0]);
         *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(bias[1], bias[1]);
       }
@@ -333,9 +334,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           device::dynamic_shared_address() +
           static_cast<uint32_t>(p.sums_at +
                                 group * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
-      const int32_t group_thread = recomputed(thread) % Layout::threads;
+      const int32_t group_thread = recomputed(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       typename Layout::Writer writer(p, at, w.group_m, group_thread);
-      const bool tapless = set.columns < smaller(p.column_phases, p.v.stride - set.column_phase);
       // Others may read the last slab of the tile before.
       device::named_barrier(barrier, Layout::threads);
 #pragma unroll 1
@@ -349,10 +349,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         const int first = s % Layout::slabs * Layout::positions;
         const Slab now(p, at, w.group_n * pieces + s / Layout::slabs, first,
                        smaller<int32_t>(Layout::positions, width - first), false);
-        if (first == 0 && !p.gather) writer.locate(p, at, now, writer.first);
+        if (first == 0 && !p.gather) writer.locate(p, at, now, writer.first_position());
         device::named_barrier(barrier, Layout::threads);
         writer.write_at_width(p, at, now, buffer);
-        if (tapless) Layout::write_tapless(p, at, w.group_m, group_thread, now);
       }
       if (at_edge) {
         // What is looked at again has been written by all warps.
@@ -371,7 +370,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 #pragma unroll 1
     for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
       // Nothing that writing a slab computes is kept for the next one: registers are full of sums.
-      const int32_t now_thread = recomputed(thread);
+      const int32_t now_thread = recomputed(static_cast<int32_t>(threadIdx.x));
       const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
       float* const staged = staged_by(now_thread);
       Place now_at = at;

@@ -301,7 +301,7 @@ struct ChannelsLast {
   // The outputs of a tile that a thread of the warpgroup writes: 16 bytes of channels of every `together`-th position.
   // What is the same for all of them is computed once.
   struct Writer {
-    int32_t group_m, unit, first;  // its first position of a piece
+    int32_t group_m, thread;
     // Of each block of rows: from the address of its position, and beyond which column there are no outputs of its
     // phase.
     int64_t block_offset[config.m_blocks];
@@ -311,8 +311,8 @@ struct ChannelsLast {
     int32_t row, column;
     bool inside;
 
-    CONVT_DEVICE Writer(const Params& p, const Place& at_tile, int32_t m_group, int32_t thread)
-        : group_m(m_group), unit(thread % units), first(thread / units) {
+    CONVT_DEVICE Writer(const Params& p, const Place& at_tile, int32_t m_group, int32_t group_thread)
+        : group_m(m_group), thread(group_thread) {
       const DeviceSet& set = p.sets[at_tile.set];
 #pragma unroll
       for (int m = 0; m < config.m_blocks; ++m) {
@@ -321,12 +321,16 @@ struct ChannelsLast {
         const int32_t rank = p.channel_blocks > 1 ? 0 : block, channel_block = p.channel_blocks > 1 ? block : 0;
         const bool there = rank < set.columns && channel_block < p.channel_blocks;
         const int32_t phase = there ? column_phase_of(p, set, rank) - set.column_phase : 0;
-        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + unit * vector;
+        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + unit() * vector;
         left[m] = there ? p.out_channels - channel : 0;
         columns[m] = left[m] > 0 ? p.v.out - phase : 0;
         block_offset[m] = channel + static_cast<int64_t>(phase) * p.y_column_stride;
       }
     }
+
+    // Its units of channels, and its first position of a piece.
+    CONVT_DEVICE int32_t unit() const { return recomputed(thread) % units; }
+    CONVT_DEVICE int32_t first_position() const { return recomputed(thread) / units; }
 
     CONVT_DEVICE void locate(const Params& p, const Place& at_tile, const Slab& slab, int32_t position) {
       int32_t image;
@@ -346,7 +350,8 @@ struct ChannelsLast {
       const int32_t next_column = squares ? 0 : together * p.v.stride;
       const int64_t next =
           static_cast<int64_t>(next_row) * p.y_row_stride + static_cast<int64_t>(next_column) * p.y_column_stride;
-      from += at(first, unit);
+      const int32_t first = first_position();
+      from += at(first, unit());
 #pragma unroll
       for (int i = 0; i < positions / together; ++i) {
         const int32_t position = first + i * together;
@@ -368,47 +373,74 @@ struct ChannelsLast {
       }
     }
 
-    CONVT_DEVICE void write_at_width(const Params& p, const Place& at_tile, const Slab& slab,
-                                     device::SharedAddress from) {
-      if (p.store_width == vector) {
-        write<vector>(p, at_tile, slab, from);
-      } else if (vector == 8 && p.store_width == 4) {
-        write<4>(p, at_tile, slab, from);
-      } else if (p.store_width == 2) {
-        write<2>(p, at_tile, slab, from);
-      } else {
-        write<1>(p, at_tile, slab, from);
-      }
-    }
-  };
-
-  // The bias alone, to the outputs of phases of the columns that no tap reaches.
-  CONVT_DEVICE static void write_tapless(const Params& p, const Place& at_tile, int32_t group_m, int32_t thread,
-                                         const Slab& slab) {
-    const DeviceSet& set = p.sets[at_tile.set];
+    // The bias alone, to the outputs of phases of the columns that no tap reaches, at the positions of the slab that is
+    // next.
+    template <int Width>
+    CONVT_DEVICE void write_tapless(const Params& p, const Place& at_tile, const Slab& slab) {
+      const DeviceSet& set = p.sets[at_tile.set];
+      const int32_t first_block = group_m * config.m_blocks;
 #pragma unroll 1
-    for (int32_t phase = 0; phase < p.column_phases && set.column_phase + phase < p.v.stride; ++phase) {
-      if (p.column_rank[set.column_phase + phase] >= 0) continue;
+      for (int32_t cb = first_block; cb < smaller(p.channel_blocks, first_block + config.m_blocks); ++cb) {
+        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + unit() * vector;
+        const int32_t channels_left = p.out_channels - channel;
+        if (channels_left <= 0) continue;
+        uint32_t v[4] = {};
+        if (p.bias != nullptr) {
+          float bias[vector] = {};
+          const Scalar* const from = static_cast<const Scalar*>(p.bias) +
+                                     (static_cast<int64_t>(at_tile.group) * p.out_channels + channel) * p.bias_stride;
+#pragma unroll
+          for (int e = 0; e < vector; ++e) {
+            if (e < channels_left) load<1>(from + e * p.bias_stride, &bias[e]);
+          }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            if constexpr (sizeof(Scalar) == 4) {
+              v[e] = __float_as_uint(bias[e]);
+            } else {
+              v[e] = pack(Scalar{}, bias[2 * e], bias[2 * e + 1]);
+            }
+          }
+        }
 #pragma unroll 1
-      for (int32_t cb = 0; cb < p.channel_blocks; ++cb) {
-        if (cb < group_m * config.m_blocks || cb >= (group_m + 1) * config.m_blocks) continue;
-        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + thread % 64;
-        if (channel >= p.out_channels) continue;
-        const int64_t group_channel = static_cast<int64_t>(at_tile.group) * p.out_channels + channel;
-        float bias = 0;
-        if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + group_channel * p.bias_stride, &bias);
+        for (int32_t phase = 0; phase < smaller(p.column_phases, p.v.stride - set.column_phase); ++phase) {
+          if (p.column_rank[set.column_phase + phase] >= 0) continue;
 #pragma unroll 1
-        for (int32_t position = thread / 64; position < slab.count; position += threads / 64) {
-          int32_t image, row, column;
-          if (!slab.output(p, set, position, image, row, column) || column + phase >= p.v.out) continue;
-          store<1>(static_cast<Scalar*>(p.y) + group_channel + image * p.y_batch_stride +
-                       static_cast<int64_t>(row) * p.y_row_stride +
-                       static_cast<int64_t>(column + phase) * p.y_column_stride,
-                   &bias);
+          for (int32_t position = first_position(); position < slab.count; position += together) {
+            int32_t image, at_row, at_column;
+            if (!slab.output(p, set, position, image, at_row, at_column) || at_column + phase >= p.v.out) continue;
+            Scalar* const y = static_cast<Scalar*>(p.y) + static_cast<int64_t>(at_tile.group) * p.out_channels +
+                              channel + image * p.y_batch_stride + static_cast<int64_t>(at_row) * p.y_row_stride +
+                              static_cast<int64_t>(at_column + phase) * p.y_column_stride;
+#pragma unroll
+            for (int e = 0; e < vector; e += Width) {
+              if (Width == vector || e < channels_left) store_bits<Width>(y + e, v, e);
+            }
+          }
         }
       }
     }
-  }
+
+    CONVT_DEVICE void write_at_width(const Params& p, const Place& at_tile, const Slab& slab,
+                                     device::SharedAddress from) {
+      const DeviceSet& set = p.sets[at_tile.set];
+      const bool tapless = set.columns < smaller(p.column_phases, p.v.stride - set.column_phase);
+      const auto write_both = [&](auto width) {
+        constexpr int elements = decltype(width)::value;
+        if (tapless) write_tapless<elements>(p, at_tile, slab);
+        write<elements>(p, at_tile, slab, from);
+      };
+      if (p.store_width == vector) {
+        write_both(std::integral_constant<int, vector>{});
+      } else if (vector == 8 && p.store_width == 4) {
+        write_both(std::integral_constant<int, 4>{});
+      } else if (p.store_width == 2) {
+        write_both(std::integral_constant<int, 2>{});
+      } else {
+        write_both(std::integral_constant<int, 1>{});
+      }
+    }
+  };
 
  private:
   // `Width` of the elements in 16 bytes, from element `first` on.

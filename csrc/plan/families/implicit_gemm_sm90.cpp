@@ -95,11 +95,16 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                                                                                     : 16) *
                                                             p.stride_w) *
                                             element;
-  // Columns of which a tile does not have all phases are written one by one.
+  // Columns of which a tile does not have all phases are written one by one: each tile touches all lines of memory.
   const bool one_by_one = !y_innermost && tile.column_phases < p.stride_w;
-  const double scattered = (1 + 32 / row_part) * (one_by_one ? 4 : 1);
-  // Threads that fill take turns with those that write, whose tiles they delay; measured.
-  const double delay = innermost ? 1 : config.alternate() ? 1.6 : 1.25;
+  const double scattered = (1 + 32 / row_part) * (one_by_one ? 2.0 * static_cast<double>(p.stride_w) : 1);
+  // Threads that fill or round take turns with those that write, whose tiles they delay, most where these take tiles in
+  // turn; measured.
+  const bool rounds = element == 4 && !tile.channels_last;
+  const bool elements = !family::begins_at_quads(p, tile);
+  double delay = 1;
+  if (innermost && rounds) delay = config.alternate() ? 1.5 : 1.15;
+  if (!innermost) delay = config.alternate() ? 2.1 : elements ? 2 : 1.6;
   // Gathered inputs stay for other tiles if theirs are the same ones: kernels as large as the stride.
   bool one_shift = true;
   for (int32_t i = 0; i < t.sets; ++i) {
