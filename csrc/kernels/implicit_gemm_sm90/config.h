@@ -81,6 +81,11 @@ inline constexpr int32_t channels_last_shared_bytes = channels_last_pixels * (ro
 // Positions that a warp stages at once, and words from a channel of them to the next.
 constexpr int32_t slab_of(const Config& c) { return c.m_blocks > 1 ? 32 : 64; }
 constexpr int32_t slab_pitch_of(const Config& c) { return slab_of(c) + 8; }
+// Whether two pieces of 8 columns side by side are written as rows of 16. (136 positions of 16-bit types leave no
+// registers for it.)
+constexpr bool merges_pieces(const Config& c, int64_t element_bytes) {
+  return c.pieces == 2 && (c.width <= 128 || element_bytes == 4);
+}
 // What a warpgroup stages, converted, where channels are innermost.
 inline constexpr int32_t staged_bytes = 16384;
 

@@ -362,9 +362,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
 
     // A slab at a time through shared memory of the warp's own.
-    // Two pieces of 8 columns side by side are written as rows of 16.
-    // (136 positions of the 16-bit types leave no registers for it.)
-    constexpr bool may_merge = pieces == 2 && (width <= 128 || sizeof(Scalar) == 4);
+    constexpr bool may_merge = merges_pieces(config, sizeof(Scalar));
     const bool merged = may_merge && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
     constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
 #pragma unroll 1

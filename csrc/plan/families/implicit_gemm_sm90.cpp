@@ -38,6 +38,8 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
+constexpr int64_t most_channels_last_bytes = int64_t{1} << 30;
+
 // Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32 or split
 // into two such numbers; and how many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
@@ -47,7 +49,10 @@ bool may_bring_into_channels_last(const Problem& p) {
   const int64_t pixels = checked_mul(p.in_h, p.in_w);
   const int64_t tiles =
       checked_mul(ceil_div<int64_t>(pixels, family::channels_last_pixels), checked_mul(p.batch, p.in_channels));
-  return pixels < int64_t{1} << 30 && tiles < int64_t{1} << 30;
+  // Memory that a user does not expect to need.
+  const int64_t bytes = checked_mul(checked_mul(family::channels_last_elements(p), element_size(p.dtype)),
+                                    family::parts_of(family::mode_of(p)));
+  return pixels < int64_t{1} << 30 && tiles < int64_t{1} << 30 && bytes <= most_channels_last_bytes;
 }
 
 void consider(const Problem& p, const DeviceInfo& device, const Config& config, const family::Tables& t, GemmTile tile,
@@ -89,15 +94,17 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                        static_cast<double>(p.in_h * p.in_w) / (0.7 * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
-  const double row_part = y_innermost ? 128
-                                      : static_cast<double>((gathers                ? tile.columns
-                                                             : tile.piece_rows == 1 ? tile.columns
-                                                                                    : 16) *
-                                                            p.stride_w) *
-                                            element;
+  const bool squares = !gathers && tile.piece_rows > 1;
+  const bool merged = squares && tile.columns % 16 == 0 && family::merges_pieces(config, element_size(p.dtype));
+  const int32_t columns_together = squares ? (merged ? 16 : 8) : tile.columns;
+  const double row_part = y_innermost ? 128 : static_cast<double>(columns_together * p.stride_w) * element;
+  // What a part of a row adds to its bytes; more if rows begin anywhere, so that it shares its ends with others.
+  // Measured.
+  const bool rows_aligned = y_innermost || p.y_strides[2] * element_size(p.dtype) % 32 == 0;
+  const double row_ends = rows_aligned ? 32 : 160;
   // Columns of which a tile does not have all phases are written one by one: each tile touches all lines of memory.
   const bool one_by_one = !y_innermost && tile.column_phases < p.stride_w;
-  const double scattered = (1 + 32 / row_part) * (one_by_one ? 2.0 * static_cast<double>(p.stride_w) : 1);
+  const double scattered = (1 + row_ends / row_part) * (one_by_one ? 2.0 * static_cast<double>(p.stride_w) : 1);
   // Threads that fill or round take turns with those that write, whose tiles they delay, most where these take tiles in
   // turn; measured.
   const bool rounds = element == 4 && !tile.channels_last;
