@@ -221,6 +221,17 @@ CONVT_DEVICE void mbarrier_init_fence() {
 CONVT_DEVICE void mbarrier_arrive(SharedAddress barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+// The same under a condition, without a branch.
+CONVT_DEVICE void mbarrier_arrive_if(SharedAddress barrier, bool condition) {
+  asm volatile(
+      "{\n"
+      ".reg .pred arrives;\n"
+      "setp.ne.u32 arrives, %1, 0;\n"
+      "@arrives mbarrier.arrive.shared::cta.b64 _, [%0];\n"
+      "}" ::"r"(barrier),
+      "r"(static_cast<uint32_t>(condition))
+      : "memory");
+}
 // Arrives, and lets the phase wait for `bytes` of copies.
 CONVT_DEVICE void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900

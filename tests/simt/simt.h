@@ -752,6 +752,9 @@ inline void mbarrier_arrive(SharedAddress barrier) {
   if (++b.arrived > b.expected) simt::fail("more arrivals at a barrier in shared memory than it expects");
   simt::turn_over(b);
 }
+inline void mbarrier_arrive_if(SharedAddress barrier, bool condition) {
+  if (condition) mbarrier_arrive(barrier);
+}
 inline void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
   simt::counting_barrier(barrier).bytes += bytes;
   mbarrier_arrive(barrier);

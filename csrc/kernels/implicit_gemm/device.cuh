@@ -26,9 +26,10 @@ struct Traits<Mode::bfloat16> {
   using Scalar = BFloat16;
 };
 
-// The same number, but what is computed with it is computed here: the compiler keeps nothing of it in registers from
-// one turn of a loop to the next.
-CONVT_DEVICE int32_t recomputed(int32_t v) {
+// The same number, but the compiler does not know where it comes from: it stays in its register instead of being read
+// from the parameters once more, and what is computed with it is computed here, not kept from one turn of a loop to the
+// next.
+CONVT_DEVICE int32_t opaque(int32_t v) {
 #if defined(__CUDA_ARCH__)
   asm volatile("" : "+r"(v));
 #endif

@@ -192,7 +192,7 @@ CONVT_DEVICE int32_t thread_again() {
 
 // Likewise, of the block's tile.
 CONVT_DEVICE Place place_again(const Params& p) {
-  return place_of(p, static_cast<uint32_t>(recomputed(static_cast<int32_t>(blockIdx.x))));
+  return place_of(p, static_cast<uint32_t>(opaque(static_cast<int32_t>(blockIdx.x))));
 }
 
 template <Mode mode, int Row>

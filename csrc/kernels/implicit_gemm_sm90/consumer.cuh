@@ -29,8 +29,6 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const WarpPlace w{alternate ? 0 : group / config.groups_n, alternate ? 0 : group % config.groups_n, thread / 32 % 4,
                     thread % 32};
   const auto* const edges = reinterpret_cast<const uint32_t*>(shared + words_at);
-  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   auto* const last_split =
       reinterpret_cast<uint32_t*>(shared + words_at) + most_patch_stages + 2 + (alternate ? group : 0);
   const auto staged_by = [&](int32_t t) {
@@ -47,6 +45,16 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     piece_bytes[i] = static_cast<uint32_t>(row_bytes * pixel);
   }
   const auto stride_bytes = static_cast<uint32_t>(p.piece_rows > 1 ? row_bytes * p.patch_columns : 8 * row_bytes);
+  // The first stage of each operand; all others are a distance from it.
+  const device::SharedAddress memory = device::dynamic_shared_address();
+  const device::MatrixDescriptor patches =
+      device::matrix_descriptor(memory + static_cast<uint32_t>(p.patches_at), stride_bytes);
+  const device::MatrixDescriptor weights =
+      device::matrix_descriptor(memory + static_cast<uint32_t>(p.weights_at), swizzle_bytes);
+  const bool gather = p.gather, elected = w.lane == 0;
+  const uint32_t offset_mask = gather ? 0 : 0xffffffff;  // gathered inputs are where they are wanted
+  const uint32_t weights_turn = p.weights_stay ? 0 : 1;  // weights that stay come once
+  [[maybe_unused]] const uint32_t mask_of_group = 1u << w.group_m;
 
   // Warpgroups that take tiles in turn: the one whose turn it is, and how often it was this one's.
   int32_t turn = 0, turns = 0;
@@ -61,7 +69,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const bool shared_patch = p.reuse > 1, gives_back = left <= (alternate && shared_patch ? 2 : 1);
     const bool unit_ends = left == 1;
     tile += unit_ends ? next_unit : 1, left = unit_ends ? p.reuse : left - 1;
-    const int32_t steps = set.steps;
+    const int32_t steps = opaque(set.steps);
     if constexpr (alternate) {
       const bool mine = turn == group;
       turn ^= 1;
@@ -85,78 +93,86 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
     bool edge = mode == Mode::ieee;  // a part of an infinity times a part that is zero is NaN
-    // The stage whose products have been issued but may not have been read: that of the weights, counted from 1, and
-    // 256 times that of the patch.
-    int32_t used = 0;
+    // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
+    // patch; or 0.
+    device::SharedAddress used_weights = 0, used_patch = 0;
     const auto release = [&] {
-      if (w.lane == 0) {
-        if ((used & 255) != 0) device::mbarrier_arrive(barriers.weights_empty((used & 255) - 1));
-        if (used >= 256) device::mbarrier_arrive(barriers.patch_empty((used >> 8) - 1));
-      }
-      used = 0;
+      device::mbarrier_arrive_if(used_weights, elected && used_weights != 0);
+      device::mbarrier_arrive_if(used_patch, elected && used_patch != 0);
+      used_weights = used_patch = 0;
     };
     static_assert(config.rows() <= 2 && blocks <= 2, "blocks of weights are counted without a loop");
     Ring from_ring = patch;
+    // A step is fetched while the one before is multiplied: it takes as long as its products to come.
+    const DeviceStep* const table = p.steps + opaque(set.first_step);
+    DeviceStep next = table[0];
+    bool first = mode != Mode::ieee;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       const int32_t count = count_of(p, chunk);
-      device::SharedAddress from = 0;
+      device::MatrixDescriptor from = patches;
 #pragma unroll 1
       for (int32_t step = 0; step < steps; ++step) {
-        DeviceStep now = p.steps[set.first_step + step];
-        if (p.gather) now.offset = 0;
-        if (p.gather || step == 0) {
+        const DeviceStep now = next;
+        const bool last = step == steps - 1;
+        next = table[last ? 0 : step + 1];
+        if (gather || step == 0) {
           device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
-          if (mode != Mode::ieee && chunk == chunks.first && step == 0) edge = edges[from_ring.stage] != 0;
-          from = patches + static_cast<uint32_t>(from_ring.stage * p.patch_bytes);
+          if (first) edge = edges[from_ring.stage] != 0;
+          first = false;
+          from = device::advance(patches, static_cast<uint32_t>(from_ring.stage * p.patch_bytes));
         }
-        const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
-        device::mbarrier_wait(barriers.weights_full(ring.stage), p.weights_stay ? 0 : ring.parity);
-        const auto b = device::matrix_descriptor(from + now.offset, stride_bytes);
+        const device::MatrixDescriptor b = device::advance(from, now.offset & offset_mask);
+        device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity & weights_turn);
         // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
         // compiler does not see becomes two, and then nothing is left in flight by the wait below.
-        const auto multiply = [&](auto first, auto last, uint32_t first_stage_block) {
-          constexpr int first_block = decltype(first)::value, last_block = decltype(last)::value;
-          const auto a = device::matrix_descriptor(stage + first_stage_block * fragment_bytes, swizzle_bytes);
+        const auto multiply = [&](auto first_, auto last_, uint32_t first_stage_block) {
+          constexpr int first_block = decltype(first_)::value, last_block = decltype(last_)::value;
+          const device::MatrixDescriptor a =
+              device::advance(weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes) +
+                                           first_stage_block * fragment_bytes);
+          // Of all blocks and pieces, `bytes` into their rows, from these parts of the operands.
+          const auto multiply_at = [&](auto& to, auto is_first, uint32_t bytes, uint32_t a_part, uint32_t b_part) {
+#pragma unroll
+            for (int m = 0; m < last_block - first_block; ++m) {
+#pragma unroll
+              for (int i = 0; i < pieces; ++i) {
+                const auto a_now = device::advance(a, bytes + a_part + static_cast<uint32_t>(m * fragment_bytes));
+                const auto b_now = device::advance(b, piece_bytes[i] + bytes + b_part);
+                if constexpr (decltype(is_first)::value) {
+                  device::first_wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
+                } else {
+                  device::wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
+                }
+              }
+            }
+          };
+          constexpr std::false_type more{};
           if constexpr (parts == 2) {
             // The small products first: their sums are truncated to less than the large ones' are.
             float products[last_block - first_block][pieces][width / 2];
-            const auto multiply_at = [&](uint32_t bytes, uint32_t a_part, uint32_t b_part, auto is_first) {
-#pragma unroll
-              for (int m = 0; m < last_block - first_block; ++m) {
-#pragma unroll
-                for (int i = 0; i < pieces; ++i) {
-                  const auto a_now = device::advance(a, bytes + a_part + static_cast<uint32_t>(m * fragment_bytes));
-                  const auto b_now = device::advance(b, piece_bytes[i] + bytes + b_part);
-                  if constexpr (decltype(is_first)::value) {
-                    device::first_wgmma<wgmma_type<mode>, width>(products[m][i], a_now, b_now);
-                  } else {
-                    device::wgmma<wgmma_type<mode>, width>(products[m][i], a_now, b_now);
-                  }
-                }
-              }
-            };
+            const auto leaving = [&](int m, int i) -> float (&)[width / 2] { return products[m][i]; };
             constexpr uint32_t a_low = block_bytes;
             const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
             // Of one or two products of channels.
             const auto add_products = [&](uint32_t bytes, auto last_product) {
               constexpr bool two = decltype(last_product)::value > 0;
               device::wgmma_fence();
-              multiply_at(bytes, a_low, 0, std::true_type{});
-              if constexpr (two) multiply_at(bytes + k_bytes, a_low, 0, std::false_type{});
-              multiply_at(bytes, 0, b_low, std::false_type{});
-              if constexpr (two) multiply_at(bytes + k_bytes, 0, b_low, std::false_type{});
-              multiply_at(bytes, 0, 0, std::false_type{});
-              if constexpr (two) multiply_at(bytes + k_bytes, 0, 0, std::false_type{});
+              multiply_at(leaving, std::true_type{}, bytes, a_low, 0);
+              if constexpr (two) multiply_at(leaving, more, bytes + k_bytes, a_low, 0);
+              multiply_at(leaving, more, bytes, 0, b_low);
+              if constexpr (two) multiply_at(leaving, more, bytes + k_bytes, 0, b_low);
+              multiply_at(leaving, more, bytes, 0, 0);
+              if constexpr (two) multiply_at(leaving, more, bytes + k_bytes, 0, 0);
               device::wgmma_commit();
               device::wgmma_wait<0>();
 #pragma unroll
               for (int m = first_block; m < last_block; ++m) {
 #pragma unroll
                 for (int i = 0; i < pieces; ++i) {
-                  float (&leaving)[width / 2] = products[m - first_block][i];
-                  device::wgmma_results(leaving);
+                  float (&sum)[width / 2] = products[m - first_block][i];
+                  device::wgmma_results(sum);
 #pragma unroll
-                  for (int e = 0; e < width / 2; ++e) sums[m][i][e] += leaving[e];
+                  for (int e = 0; e < width / 2; ++e) sums[m][i][e] += sum[e];
                 }
               }
             };
@@ -167,26 +183,16 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             }
             if (k < count) add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 0>{});
           } else {
-            const auto multiply_at = [&](uint32_t bytes) {
-#pragma unroll
-              for (int m = first_block; m < last_block; ++m) {
-#pragma unroll
-                for (int i = 0; i < pieces; ++i) {
-                  device::wgmma<wgmma_type<mode>, width>(
-                      sums[m][i], device::advance(a, bytes + static_cast<uint32_t>((m - first_block) * block_bytes)),
-                      device::advance(b, piece_bytes[i] + bytes));
-                }
-              }
-            };
+            const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
             device::wgmma_fence();
             if (count == most_count) {
 #pragma unroll
-              for (int k = 0; k < most_count; ++k) multiply_at(static_cast<uint32_t>(k * k_bytes));
+              for (int k = 0; k < most_count; ++k) multiply_at(kept, more, static_cast<uint32_t>(k * k_bytes), 0, 0);
               device::wgmma_commit();
             } else {
 #pragma unroll 1
-              for (int32_t k = 0; k < count - 1; ++k) multiply_at(static_cast<uint32_t>(k * k_bytes));
-              multiply_at(static_cast<uint32_t>((count - 1) * k_bytes));
+              for (int32_t k = 0; k < count - 1; ++k) multiply_at(kept, more, static_cast<uint32_t>(k * k_bytes), 0, 0);
+              multiply_at(kept, more, static_cast<uint32_t>((count - 1) * k_bytes), 0, 0);
               device::wgmma_commit();
             }
             device::wgmma_wait<1>();
@@ -196,7 +202,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         constexpr std::integral_constant<int, 1> one{};
         constexpr std::integral_constant<int, blocks> all{};
         if constexpr (blocks == 1) {
-          if (now.mask >> w.group_m & 1) {
+          if (now.mask & mask_of_group) {
             multiply(zero, one, now.mask & static_cast<uint32_t>(w.group_m));
           } else {
             device::wgmma_wait<0>();
@@ -209,10 +215,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           multiply(one, all, 0);
         }
         if constexpr (parts == 1) release();
-        if (!p.weights_stay) used = ring.stage + 1;
+        used_weights = weights_turn != 0 ? barriers.weights_empty(ring.stage) : 0;
         ring.advance(p.weight_stages);
-        if (p.gather || step == steps - 1) {
-          if (gives_back) used += (from_ring.stage + 1) * 256;
+        if (gather || last) {
+          if (gives_back) used_patch = barriers.patch_empty(from_ring.stage);
           from_ring.advance(p.stages);
         }
         if constexpr (parts == 2) release();  // nothing is left in flight
@@ -222,7 +228,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     if constexpr (alternate) {
       // All lanes have seen their own turn: without steps nothing else brings them together.
       __syncwarp();
-      if (w.lane == 0) device::mbarrier_arrive(barriers.order(group ^ 1));
+      device::mbarrier_arrive_if(barriers.order(group ^ 1), elected);
     }
     device::wgmma_wait<0>();
     release();
@@ -320,7 +326,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       if (!p.channels_innermost && !one_phase && !two_phases) {
         // Beyond the positions, for outputs that no tap reaches.
-        const int32_t now = recomputed(static_cast<int32_t>(threadIdx.x));
+        const int32_t now = opaque(static_cast<int32_t>(threadIdx.x));
         float* const to = staged_by(now) + m * block_words<Row> + now % 32 / 4 * slab_pitch + slab + now % 4 * 2;
         *reinterpret_cast<float2*>(to) = make_float2(bias[0], bias[0]);
         *reinterpret_cast<float2*>(to + 8 * slab_pitch) = make_float2(bias[1], bias[1]);
@@ -334,7 +340,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           device::dynamic_shared_address() +
           static_cast<uint32_t>(p.sums_at +
                                 group * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
-      const int32_t group_thread = recomputed(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
+      const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       typename Layout::Writer writer(p, at, w.group_m, group_thread);
       // Others may read the last slab of the tile before.
       device::named_barrier(barrier, Layout::threads);
@@ -356,7 +362,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       if (at_edge) {
         // What is looked at again has been written by all warps.
         device::named_barrier(barrier, Layout::threads);
-        if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, recomputed(w.lane)});
+        if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
       }
       continue;
     }
@@ -368,11 +374,11 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 #pragma unroll 1
     for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
       // Nothing that writing a slab computes is kept for the next one: registers are full of sums.
-      const int32_t now_thread = recomputed(static_cast<int32_t>(threadIdx.x));
+      const int32_t now_thread = opaque(static_cast<int32_t>(threadIdx.x));
       const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
       float* const staged = staged_by(now_thread);
       Place now_at = at;
-      now_at.set = recomputed(at.set), now_at.channel_tile = recomputed(at.channel_tile);
+      now_at.set = opaque(at.set), now_at.channel_tile = opaque(at.channel_tile);
       const int first = merged ? s * slab : s % slabs * slab;
       const Slab now(p, at, w.group_n * pieces + (merged ? 0 : s / slabs), first,
                      smaller(slab, (merged ? 2 * width : width) - first), merged);
@@ -438,7 +444,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     if (edge) {
       __syncwarp();
-      correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, recomputed(w.lane)});
+      correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
     }
   }
 }

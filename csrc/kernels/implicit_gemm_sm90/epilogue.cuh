@@ -329,8 +329,8 @@ struct ChannelsLast {
     }
 
     // Its units of channels, and its first position of a piece.
-    CONVT_DEVICE int32_t unit() const { return recomputed(thread) % units; }
-    CONVT_DEVICE int32_t first_position() const { return recomputed(thread) / units; }
+    CONVT_DEVICE int32_t unit() const { return opaque(thread) % units; }
+    CONVT_DEVICE int32_t first_position() const { return opaque(thread) / units; }
 
     CONVT_DEVICE void locate(const Params& p, const Place& at_tile, const Slab& slab, int32_t position) {
       int32_t image;

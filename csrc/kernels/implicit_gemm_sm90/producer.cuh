@@ -147,7 +147,7 @@ CONVT_DEVICE int32_t next_region(const Filler& f, int32_t region) {
 template <class Scalar>
 CONVT_DEVICE void copy_rows(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
                             int32_t channels_left, int32_t count) {
-  const int32_t lane = recomputed(f.lane);
+  const int32_t lane = opaque(f.lane);
   constexpr int32_t bytes = quad * sizeof(Scalar), of_product = k_bytes / sizeof(Scalar);  // channels
   constexpr int32_t lanes = regions_together * region_pixels / quad, together = 32 / lanes;
   const int32_t at = lane % lanes * quad, first = lane / lanes;
@@ -181,7 +181,7 @@ CONVT_DEVICE void copy_rows(const Params& p, const Filler& f, const Scalar* x, d
 // The same by elements of 4 bytes.
 CONVT_DEVICE void copy_elements(const Params& p, const Filler& f, const float* x, device::SharedAddress stage,
                                 int32_t channels_left, int32_t count) {
-  const int32_t lane = recomputed(f.lane);
+  const int32_t lane = opaque(f.lane);
   const int32_t at = lane % 16, first = lane / 16;
   x += first * p.x_channel_stride, channels_left -= first;
   const int64_t next = 2 * p.x_channel_stride;
@@ -212,7 +212,7 @@ CONVT_DEVICE void copy_elements(const Params& p, const Filler& f, const float* x
 template <class Scalar>
 CONVT_DEVICE void store_elements(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
                                  int32_t channels_left, int32_t count) {
-  const int32_t lane = recomputed(f.lane);
+  const int32_t lane = opaque(f.lane);
   constexpr int32_t channels = unit_bytes / sizeof(Scalar);
   const int32_t at = lane % 16, first = lane / 16;
   x += first * channels * p.x_channel_stride, channels_left -= first * channels;
@@ -263,7 +263,7 @@ CONVT_DEVICE void store_rounded(const Params& p, device::SharedAddress to, uint4
 // Brings the warp's regions from [channel][pixel] to their place. No bank conflicts.
 template <Mode mode>
 CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
-  const int32_t lane = recomputed(f.lane);
+  const int32_t lane = opaque(f.lane);
   using Scalar = typename Traits<mode>::Scalar;
   constexpr bool wide = rounds<mode>;
   __syncwarp();
@@ -325,7 +325,7 @@ CONVT_DEVICE void transpose_regions(const Params& p, const Filler& f, device::Sh
 template <class Scalar>
 CONVT_DEVICE void copy_channels(const Params& p, const Filler& f, const Scalar* x, device::SharedAddress stage,
                                 int32_t channels_left, int32_t count) {
-  const int32_t lane = recomputed(f.lane);
+  const int32_t lane = opaque(f.lane);
   constexpr int32_t channels = unit_bytes / sizeof(Scalar);
   const int32_t u = lane % 8, first = lane / 8;
   if (u >= 2 * count) return;
@@ -350,7 +350,7 @@ CONVT_DEVICE void copy_channels(const Params& p, const Filler& f, const Scalar* 
 // Rounds what lies in its place, or splits it.
 template <Mode mode>
 CONVT_DEVICE void round_regions(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
-  const int32_t lane = recomputed(f.lane);
+  const int32_t lane = opaque(f.lane);
 #pragma unroll 1
   for (int32_t region = f.warp; region < p.regions; region += f.warps) {
     const device::SharedAddress at = stage + static_cast<uint32_t>(region * (region_pixels * row_bytes));
