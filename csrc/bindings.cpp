@@ -90,6 +90,7 @@ Call make_call(Operation operation, const Tensor& a, const Tensor& b, const Opti
       call.problem = ops::make_problem(operation, g, a.scalar_type(), first, ops::strides_of(g.w, format), second);
       break;
   }
+  call.problem = coalesced(call.problem);
   return call;
 }
 

@@ -95,20 +95,30 @@ struct PlanKeyHash {
   size_t operator()(const PlanKey& k) const { return hash(k.problem) * 31 + static_cast<size_t>(k.device); }
 };
 
+// The problem as it is computed, and how.
+struct Planned {
+  Problem problem;
+  Plan plan;
+};
+
 constexpr size_t plan_cache_entries = 4096;
 
-Plan plan_for(const Problem& problem, int device) {
-  if (!forced().empty()) return make_forced_plan(problem, device_info(device), forced());
-  thread_local std::unordered_map<PlanKey, Plan, PlanKeyHash> cache;
+Planned plan_for(const Problem& problem, int device) {
+  if (!forced().empty()) {
+    const Problem computed = coalesced(problem);
+    return {computed, make_forced_plan(computed, device_info(device), forced())};
+  }
+  thread_local std::unordered_map<PlanKey, Planned, PlanKeyHash> cache;
   const PlanKey key{problem, device};
   const auto found = cache.find(key);
   if (found != cache.end()) return found->second;
   if (cache.size() >= plan_cache_entries) cache.clear();
-  return cache.emplace(key, make_plan(problem, device_info(device))).first->second;
+  const Problem computed = coalesced(problem);
+  return cache.emplace(key, Planned{computed, make_plan(computed, device_info(device))}).first->second;
 }
 
 // The planner's own errors (no kernel takes the problem; a stride of memory overflows) reach the user as RuntimeErrors.
-Plan checked_plan(const Problem& problem, int device) {
+Planned checked_plan(const Problem& problem, int device) {
   try {
     return plan_for(problem, device);
   } catch (const std::exception& e) {
@@ -169,9 +179,9 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   const Tensor x = batched(input), w = resolved(weight);
   const std::optional<Tensor> b = bias ? std::make_optional(resolved(*bias)) : std::nullopt;
   const Strides y_strides = strides_of(g.y, result_format(input, weight));
-  const Problem problem =
-      make_problem(Operation::forward, g, input.scalar_type(), strides(x), strides(w), y_strides, b);
-  const Plan plan = checked_plan(problem, input.device().index());
+  const auto [problem, plan] =
+      checked_plan(make_problem(Operation::forward, g, input.scalar_type(), strides(x), strides(w), y_strides, b),
+                   input.device().index());
   const Tensor y = at::empty_strided(g.y, y_strides, input.options());
   launch(plan, problem,
          {x.const_data_ptr(), w.const_data_ptr(), nullptr, b ? b->const_data_ptr() : nullptr, y.mutable_data_ptr()});
@@ -191,9 +201,9 @@ Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef i
   const Tensor y = batched(grad_output), w = resolved(weight);
   const auto format = result_format(grad_output, weight, memory_format);
   const Strides x_strides = strides_of(g.x, format);
-  const Problem problem =
-      make_problem(Operation::input_grad, g, grad_output.scalar_type(), x_strides, strides(w), strides(y));
-  const Plan plan = checked_plan(problem, grad_output.device().index());
+  const auto [problem, plan] =
+      checked_plan(make_problem(Operation::input_grad, g, grad_output.scalar_type(), x_strides, strides(w), strides(y)),
+                   grad_output.device().index());
   Tensor x;
   if (plan.algorithm == Algorithm::aten) {
     const auto& context = at::globalContext();
@@ -252,9 +262,9 @@ Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef k
   const Tensor x = batched(input), y = batched(grad_output);
   const auto format = result_format(input, grad_output, memory_format);
   const Strides w_strides = strides_of(g.w, format);
-  const Problem problem =
-      make_problem(Operation::weight_grad, g, input.scalar_type(), strides(x), w_strides, strides(y));
-  const Plan plan = checked_plan(problem, input.device().index());
+  const auto [problem, plan] =
+      checked_plan(make_problem(Operation::weight_grad, g, input.scalar_type(), strides(x), w_strides, strides(y)),
+                   input.device().index());
   if (plan.algorithm == Algorithm::aten) {
     const DeterministicCuDNN deterministic;
     // Of the weight, only the sizes are read.

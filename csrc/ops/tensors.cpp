@@ -59,7 +59,7 @@ Problem make_problem(Operation operation, const Geometry<int64_t>& g, at::Scalar
   p.y_strides = y_strides;
   p.has_bias = bias.has_value();
   p.bias_stride = bias ? bias->stride(0) : 0;
-  return coalesced(p);
+  return p;
 }
 
 }  // namespace convt::ops

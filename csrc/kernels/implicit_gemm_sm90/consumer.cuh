@@ -127,9 +127,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         // compiler does not see becomes two, and then nothing is left in flight by the wait below.
         const auto multiply = [&](auto first_, auto last_, uint32_t first_stage_block) {
           constexpr int first_block = decltype(first_)::value, last_block = decltype(last_)::value;
-          const device::MatrixDescriptor a =
-              device::advance(weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes) +
-                                           first_stage_block * fragment_bytes);
+          const device::MatrixDescriptor a = device::advance(
+              weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes) + first_stage_block * fragment_bytes);
           // Of all blocks and pieces, `bytes` into their rows, from these parts of the operands.
           const auto multiply_at = [&](auto& to, auto is_first, uint32_t bytes, uint32_t a_part, uint32_t b_part) {
 #pragma unroll
