@@ -57,13 +57,10 @@ bool run(DataType dtype, Precision precision) {
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     using Fragments = family::Fragments<mode>;
-    if (implicit_gemm::takes_pack_tiles<Fragments>(launch.pack) && pick(0, 3) != 0) {
-      simt::launch(dim3(static_cast<unsigned>(launch.pack.warps / launch.pack.by_taps.divisor)), dim3(128),
-                   static_cast<size_t>(implicit_gemm::pack_tile<Fragments>(launch.pack).bytes),
-                   [&] { implicit_gemm::pack_tiles_kernel<mode, Fragments>(launch.pack); });
-    } else {
-      simt::launch(dim3(3), dim3(256), 0, [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
-    }
+    implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
+    simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
+                 static_cast<size_t>(launch.pack.tile.shared_bytes),
+                 [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
     const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +

@@ -89,14 +89,10 @@ bool run(DataType dtype, Precision precision) {
                    [&] { family::channels_last_kernel<mode>(launch.channels_last); });
     }
     using Fragments = family::Fragments<mode>;
-    if (implicit_gemm::takes_pack_tiles<Fragments>(launch.pack) && pick(0, 3) != 0) {
-      const int64_t blocks = launch.pack.warps / Fragments::warps / launch.pack.by_taps.divisor;
-      simt::launch(dim3(static_cast<unsigned>(blocks)), dim3(128),
-                   static_cast<size_t>(implicit_gemm::pack_tile<Fragments>(launch.pack).bytes),
-                   [&] { implicit_gemm::pack_tiles_kernel<mode, Fragments>(launch.pack); });
-    } else {
-      simt::launch(dim3(3), dim3(256), 0, [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
-    }
+    implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
+    simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
+                 static_cast<size_t>(launch.pack.tile.shared_bytes),
+                 [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     if (launch.params.copy_boxes) launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;

@@ -183,126 +183,59 @@ CONVT_DEVICE void round_to_words(float weight, uint32_t (&words)[Parts][4], int3
   }
 }
 
-// Weights to fragments of A, and zeros to the counters. A lane makes 16 bytes of each of a fragment's parts and a warp
-// 512 in a row; the warps of the same channels and neighbouring taps are neighbours, because weights lie tap by tap or,
-// in channels_last, channel by channel. `Layout` says how many rows a fragment has, of how many words each of its parts
-// is, how many words of channels a row has, how many warps make it, and which row and word of it is word `e` of a lane.
+// Weights to fragments of A, and zeros to the counters. A block reads a tile of weights, some rows of a fragment by 32
+// words of channels by some taps, in the order of memory, and keeps it in shared memory as [word][row][tap]. Then a
+// warp writes 512 bytes of a fragment's part at a time, 16 a lane. `Layout` says how many rows a fragment has, of how
+// many words each of its parts is, how many words of channels a row has, how many warps make it, which row and word of
+// it is word `e` of a lane, and how many words apart a tile's words are, so that lanes find theirs in different banks.
 template <Mode mode, class Layout>
-__global__ void pack_kernel(const __grid_constant__ PackParams p) {
-  using Scalar = typename Traits<mode>::Scalar;
-  constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
-  device::let_next_kernel_start();
-  clear_counters(p);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  for (int64_t i = first / 32; i < p.warps; i += stride / 32) {
-    auto tap = static_cast<uint32_t>(i);
-    uint32_t fragment_row = p.by_taps.divide(tap);  // of 64 or 16 output channels, all tiles'
-    const auto warp = static_cast<int32_t>(fragment_row % Layout::warps);
-    fragment_row /= Layout::warps;
-    uint32_t channel_group = p.by_fragment_rows.divide(fragment_row);
-    const uint32_t group = p.by_channel_groups.divide(channel_group);
-    const int32_t set = p.set_of_tap[tap];
-    if (set < 0) continue;
-    uint32_t tap_column = tap;
-    const uint32_t tap_row = p.by_kernel_w.divide(tap_column);
-    const Scalar* from = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(group) * p.in_channels * p.strides[0] +
-                         tap_row * p.strides[2] + tap_column * p.strides[3];
-    float values[4][channels_of_word];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const auto out = static_cast<int32_t>(fragment_row) * Layout::rows + Layout::row(warp, lane, e);
-      const int32_t in =
-          (static_cast<int32_t>(channel_group) * Layout::group_words + Layout::k(warp, lane, e)) * channels_of_word;
-      const Scalar* const first_channel = from + (in * p.strides[0] + out * p.strides[1]);
-#pragma unroll
-      for (int c = 0; c < channels_of_word; ++c) {
-        values[e][c] = 0;
-        if (in + c < p.in_channels && out < p.out_channels) load<1>(first_channel + c * p.strides[0], &values[e][c]);
-      }
-    }
-    uint4* const to = packed_words<Layout>(p, set, tap, group, channel_group, fragment_row) + warp * 32 + lane;
-    uint32_t words[parts][4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      if constexpr (sizeof(Scalar) == 4) {
-        round_to_words<mode>(values[e][0], words, e);
-      } else {
-        store<2>(reinterpret_cast<Scalar*>(&words[0][e]), values[e]);
-      }
-    }
-#pragma unroll
-    for (int part = 0; part < parts; ++part) {
-      to[part * (Layout::words / 4)] = make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
-    }
-  }
-  // A kernel before this one may work for the next one, too, which waits for this one alone.
-  device::wait_for_previous_kernel();
-}
-
-// The same for weights whose taps lie next to each other, and the channels of an output next to those. A block reads
-// the weights of a fragment's rows and channels, all taps, in the order of memory, and keeps them in shared memory as
-// [word][row][tap].
-struct PackTile {
-  int32_t row, word, bytes;  // words from a row to the next, and from a word of a row of the fragment; of all
-};
-
-template <class Layout>
-CONVT_HOST_DEVICE PackTile pack_tile(const PackParams& p) {
-  PackTile t;
-  t.row = static_cast<int32_t>(p.by_taps.divisor) | 1;
-  // The rows of an odd number of words, and words 8 banks apart: a warp's 32 lie in different banks.
-  t.word = (Layout::rows * t.row + 11) / 16 * 16 + 4;
-  t.bytes = 4 * Layout::group_words * t.word;
-  return t;
-}
-
-template <class Layout>
-bool takes_pack_tiles(const PackParams& p) {
-  const int64_t taps = p.by_taps.divisor, width = p.by_kernel_w.divisor;
-  return (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width) &&
-         (p.out_channels == 1 || p.strides[1] == taps) && pack_tile<Layout>(p).bytes <= 48 * 1024;
-}
-
-template <Mode mode, class Layout>
-__global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
+__global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
   using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
+  constexpr int rows_of_warp = Layout::rows / Layout::warps, groups = pack_words / Layout::group_words;
   device::let_next_kernel_start();
-  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
   clear_counters(p);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
   auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
-  const PackTile tile = pack_tile<Layout>(p);
-  uint32_t fragment_row = blockIdx.x;
-  uint32_t channel_group = p.by_fragment_rows.divide(fragment_row);
-  const uint32_t group = p.by_channel_groups.divide(channel_group);
-  const auto taps = static_cast<int32_t>(p.by_taps.divisor);
-  const int32_t first_out = static_cast<int32_t>(fragment_row) * Layout::rows;
-  const int32_t first_in = static_cast<int32_t>(channel_group) * Layout::group_words * channels_of_word;
-  const auto* from = static_cast<const Bits*>(p.w) +
-                     (static_cast<int64_t>(group) * p.in_channels + first_in) * p.strides[0] + first_out * p.strides[1];
-  const int32_t row_elements = Layout::rows * taps;
-  const int32_t valid = smaller<int32_t>(Layout::rows, p.out_channels - first_out) * taps;
+  const PackTile& tile = p.tile;
+  uint32_t row_tile = blockIdx.x;
+  uint32_t tap_tile = tile.by_row_tiles.divide(row_tile);
+  uint32_t channel_tile = tile.by_tap_tiles.divide(tap_tile);
+  const uint32_t group = tile.by_channel_tiles.divide(channel_tile);
+  uint32_t first_warp = row_tile;
+  const uint32_t fragment_row = tile.by_tiles_of_fragment.divide(first_warp);
+  first_warp *= static_cast<uint32_t>(tile.warps);
+  const auto first_tap = static_cast<int32_t>(tap_tile) * tile.taps;
+  const int32_t taps = smaller<int32_t>(tile.taps, static_cast<int32_t>(p.by_taps.divisor) - first_tap);
+  const int32_t rows = tile.warps * rows_of_warp;
+  const int32_t first_out =
+      static_cast<int32_t>(fragment_row) * Layout::rows + static_cast<int32_t>(first_warp) * rows_of_warp;
+  const int32_t first_in = static_cast<int32_t>(channel_tile) * pack_words * channels_of_word;
+  auto tap_column = static_cast<uint32_t>(first_tap);
+  const uint32_t tap_row = p.by_kernel_w.divide(tap_column);
+  const Bits* const from = static_cast<const Bits*>(p.w) +
+                           (static_cast<int64_t>(group) * p.in_channels + first_in) * p.strides[0] +
+                           first_out * p.strides[1] + tap_row * p.strides[2] + tap_column * p.strides[3];
+  const int32_t row_elements = rows * tile.taps;
   constexpr int channels = 8 * channels_of_word;
-  // Eight words of the channels of a row and tap at a time.
+  // Eight words of the channels of a row and tap at a time. A tap alone that no output is reached by is left out.
+  const bool wanted = tile.taps > 1 || p.set_of_tap[first_tap] >= 0;
   int32_t eight = 0;
 #pragma unroll 1
-  for (int32_t i = thread;; i += threads) {
+  for (int32_t i = thread; wanted; i += pack_threads) {
     for (; i >= row_elements; i -= row_elements) ++eight;
-    if (eight >= Layout::group_words / 8) break;
-    const int32_t first = eight * channels;
+    if (eight >= pack_words / 8) break;
+    auto tap = static_cast<uint32_t>(i);
+    const auto row = static_cast<int32_t>(tile.by_taps.divide(tap));
+    const bool valid = static_cast<int32_t>(tap) < taps && first_out + row < p.out_channels;
+    const Bits* const channel = from + (eight * channels * p.strides[0] + row * p.strides[1] + tap);
     Bits values[channels];
 #pragma unroll
     for (int in = 0; in < channels; ++in) {
       values[in] = 0;
-      if (first_in + first + in < p.in_channels && i < valid) {
-        values[in] = __ldg(from + ((first + in) * p.strides[0] + i));
-      }
+      if (valid && first_in + eight * channels + in < p.in_channels) values[in] = __ldg(channel + in * p.strides[0]);
     }
-    auto tap = static_cast<uint32_t>(i);
-    const auto row = static_cast<int32_t>(p.by_taps.divide(tap));
     auto* const to =
         reinterpret_cast<Bits*>(words + (8 * eight * tile.word + row * tile.row + static_cast<int32_t>(tap)));
 #pragma unroll
@@ -312,15 +245,18 @@ __global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
   }
   __syncthreads();
   const int32_t lane = thread % 32;
-  for (int32_t i = thread / 32; i < taps * Layout::warps; i += threads / 32) {
-    const auto tap = static_cast<uint32_t>(i / Layout::warps);
-    const int32_t warp = i % Layout::warps, set = p.set_of_tap[tap];
-    if (set < 0) continue;
+  for (int32_t i = thread / 32; i < taps * groups * tile.warps; i += pack_threads / 32) {
+    const int32_t warp = static_cast<int32_t>(first_warp) + i % tile.warps, tap_and_group = i / tile.warps;
+    const auto tap = static_cast<uint32_t>(first_tap + tap_and_group / groups);
+    const int32_t next_group = tap_and_group % groups, set = p.set_of_tap[tap];
+    const uint32_t channel_group = channel_tile * groups + static_cast<uint32_t>(next_group);
+    if (set < 0 || channel_group >= p.by_channel_groups.divisor) continue;
     uint32_t packed[parts][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const uint32_t v = words[Layout::k(warp, lane, e) * tile.word + Layout::row(warp, lane, e) * tile.row +
-                               static_cast<int32_t>(tap)];
+      const int32_t row = Layout::row(warp, lane, e) - static_cast<int32_t>(first_warp) * rows_of_warp;
+      const uint32_t v = words[(next_group * Layout::group_words + Layout::k(warp, lane, e)) * tile.word +
+                               row * tile.row + tap_and_group / groups];
       if constexpr (sizeof(Scalar) == 4) {
         round_to_words<mode>(__uint_as_float(v), packed, e);
       } else {
@@ -333,7 +269,32 @@ __global__ void pack_tiles_kernel(const __grid_constant__ PackParams p) {
       to[part * (Layout::words / 4)] = make_uint4(packed[part][0], packed[part][1], packed[part][2], packed[part][3]);
     }
   }
+  // A kernel before this one may work for the next one, too, which waits for this one alone.
   device::wait_for_previous_kernel();
+}
+
+// The tile of a block. If taps lie next to each other, and channels of an output next to those, it has all taps, of as
+// many rows as there is room for; else, as in channels_last, one tap of all rows.
+template <class Layout>
+void choose_pack_tile(PackParams& p) {
+  const int64_t taps = p.by_taps.divisor, width = p.by_kernel_w.divisor;
+  const bool taps_innermost = (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width);
+  PackTile& t = p.tile;
+  t.taps = taps_innermost ? static_cast<int32_t>(taps) : 1, t.warps = Layout::warps;
+  const auto lay_out = [&t] {
+    t.row = t.taps | 1;
+    t.word = Layout::pitch(t.warps * (Layout::rows / Layout::warps) * t.row);
+    return t.shared_bytes = 4 * pack_words * t.word;
+  };
+  while (lay_out() > most_pack_bytes && t.warps > 1) t.warps /= 2;
+  while (lay_out() > most_pack_bytes) t.taps = (t.taps + 1) / 2;
+  constexpr int64_t groups = pack_words / Layout::group_words;
+  const int64_t tiles_of_fragment = Layout::warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
+  const int64_t tap_tiles = ceil_div<int64_t>(taps, t.taps);
+  const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
+  t.by_taps = Divisor(t.taps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment), t.by_row_tiles = Divisor(row_tiles);
+  t.by_tap_tiles = Divisor(tap_tiles), t.by_channel_tiles = Divisor(channel_tiles);
+  t.blocks = row_tiles * tap_tiles * channel_tiles * p.groups;
 }
 
 }  // namespace convt::implicit_gemm

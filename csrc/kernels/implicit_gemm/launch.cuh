@@ -3,8 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "../prepared.h"
 #include "device.cuh"
 
@@ -39,18 +37,10 @@ cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& param
 
 // If `early`, it ends after the kernel before it all the same.
 template <Mode mode, class Layout>
-cudaError_t launch_pack(const PackParams& params, cudaStream_t stream, bool early = false) {
-  if (takes_pack_tiles<Layout>(params)) {
-    // Each tap of a block's is packed by as many warps, all at once: what they read takes its time.
-    const int64_t taps = params.by_taps.divisor;
-    return launch_early(early, pack_tiles_kernel<mode, Layout>, params, params.warps / Layout::warps / taps,
-                        std::clamp<int64_t>(32 * Layout::warps * taps, 64, 1024), pack_tile<Layout>(params).bytes,
-                        stream);
-  }
-  constexpr int block = 256;
-  const int64_t work = std::max<int64_t>(32 * params.warps, params.counter_count);
-  const int64_t blocks = std::clamp<int64_t>(ceil_div<int64_t>(work, block), 1, 8192);
-  return launch_early(early, pack_kernel<mode, Layout>, params, blocks, block, 0, stream);
+cudaError_t launch_pack(PackParams params, cudaStream_t stream, bool early = false) {
+  choose_pack_tile<Layout>(params);
+  return launch_early(early, pack_kernel<mode, Layout>, params, params.tile.blocks, pack_threads,
+                      params.tile.shared_bytes, stream);
 }
 
 }  // namespace convt::implicit_gemm

@@ -51,16 +51,29 @@ struct CommonParams {
   DeviceStep steps[most_taps];
 };
 
+inline constexpr int32_t pack_threads = 256;
+inline constexpr int32_t pack_words = 32;              // of channels, that a block packs together
+inline constexpr int32_t most_pack_bytes = 40 * 1024;  // of a tile, so that several blocks share a multiprocessor
+
+// The tile of a block that packs weights: so many taps, and rows of a fragment that so many warps write. In shared
+// memory, words from a row to the next and from a word of channels to the next.
+struct PackTile {
+  int32_t taps, warps, row, word, shared_bytes;
+  Divisor by_taps, by_tiles_of_fragment, by_row_tiles, by_tap_tiles, by_channel_tiles;
+  int64_t blocks;
+};
+
 struct PackParams {
   const void* w;
   void* packed;
   uint32_t* counters;
   int64_t strides[4];
-  int64_t warps;  // that pack 512 bytes of one part
   uint32_t counter_count;
+  int32_t groups;
   int32_t in_channels, out_channels;  // of a group
   int32_t channel_tiles;
   Divisor by_taps, by_kernel_w, by_fragment_rows, by_channel_groups, by_channel_blocks;
+  PackTile tile;
   struct {
     int32_t packed, fragments;
   } sets[most_sets];
@@ -113,10 +126,10 @@ inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t t
 }
 
 // `quads`: patches begin at a multiple of four pixels, and are read so. `pixel_bytes`: of a pixel in the patch, from a
-// step's offset in pixels. `fragment_warps`: that pack one part of a fragment, 512 bytes each.
+// step's offset in pixels.
 inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
                         const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, bool quads,
-                        int32_t pixel_bytes, int32_t fragment_warps, CommonParams& q, PackParams& k) {
+                        int32_t pixel_bytes, CommonParams& q, PackParams& k) {
   const int64_t bytes = element_size(p.dtype);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   unsigned char* const memory = static_cast<unsigned char*>(o.workspace);
@@ -180,7 +193,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   k.by_taps = Divisor(taps), k.by_kernel_w = Divisor(p.kernel_w);
   k.by_fragment_rows = Divisor(n.channels * t.channel_blocks), k.by_channel_groups = Divisor(n.channel_groups);
   k.by_channel_blocks = Divisor(t.channel_blocks);
-  k.warps = p.groups * n.channel_groups * n.channels * t.channel_blocks * fragment_warps * taps;
+  k.groups = narrow(p.groups);
   std::fill(k.set_of_tap, k.set_of_tap + most_taps, int16_t{-1});
 
   int64_t packed = 0;

@@ -11,6 +11,7 @@ struct Fragments {
   static constexpr int rows = 16, words = 128, group_words = 8, parts = parts_of(mode), warps = 1;
   CONVT_HOST_DEVICE static int32_t row(int32_t, int32_t lane, int32_t e) { return lane / 4 + e % 2 * 8; }
   CONVT_HOST_DEVICE static int32_t k(int32_t, int32_t lane, int32_t e) { return lane % 4 * 2 + e / 2; }
+  static int32_t pitch(int32_t words) { return (words + 11) / 16 * 16 + 4; }
 };
 
 // Where the sum of row `m` (phase, channel) at position `n` is.

@@ -13,6 +13,7 @@ struct Fragments {
   CONVT_HOST_DEVICE static int32_t k(int32_t warp, int32_t lane, int32_t e) {
     return (lane % 8 ^ (row(warp, lane, e) & 7)) * 4 + e;
   }
+  static int32_t pitch(int32_t words) { return words | 1; }
 };
 
 template <Mode mode, int Row>
