@@ -53,7 +53,7 @@ struct CommonParams {
 
 inline constexpr int32_t pack_threads = 256;
 inline constexpr int32_t pack_words = 32;              // of channels, that a block packs together
-inline constexpr int32_t most_pack_bytes = 40 * 1024;  // of a tile, so that several blocks share a multiprocessor
+inline constexpr int32_t most_pack_bytes = 20 * 1024;  // of a tile, so that many blocks share a multiprocessor
 
 // The tile of a block that packs weights: so many taps, and rows of a fragment that so many warps write. In shared
 // memory, words from a row to the next and from a word of channels to the next.
