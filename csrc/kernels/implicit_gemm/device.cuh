@@ -261,7 +261,7 @@ CONVT_HOST_DEVICE PackTile pack_tile(const PackParams& p) {
 template <class Layout>
 bool takes_pack_tiles(const PackParams& p) {
   const int64_t taps = p.by_taps.divisor, width = p.by_kernel_w.divisor;
-  return (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width) &&
+  return p.warps > 0 && (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width) &&
          (p.out_channels == 1 || p.strides[1] == taps) && pack_tile<Layout>(p).bytes <= 48 * 1024;
 }
 

@@ -18,6 +18,9 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 
+// Whether weights are packed, or counters cleared.
+inline bool packs(const Launch& launch) { return launch.pack.warps > 0 || launch.pack.counter_count > 0; }
+
 template <Mode mode, int Row = 0>
 cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   if constexpr (Row == config_count) {
@@ -27,7 +30,7 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
     if constexpr (has_mode(configs[Row], mode)) {
       static Prepared prepared;
       return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row>, launch.params, launch.grid, threads,
-                           launch.shared_bytes, stream);
+                           launch.shared_bytes, stream, packs(launch) || launch.params.channels_last);
     } else {
       return cudaErrorInvalidConfiguration;
     }
@@ -43,8 +46,10 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
-  const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
-  if (error != cudaSuccess) return error;
+  if (packs(launch)) {
+    const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
+    if (error != cudaSuccess) return error;
+  }
   return launch_row<mode>(plan, launch, stream);
 }
 
