@@ -82,6 +82,7 @@ Call make_call(Operation operation, const Tensor& a, const Tensor& b, const Opti
     case Operation::forward:
       call.problem =
           ops::make_problem(operation, g, a.scalar_type(), first, second, ops::strides_of(g.y, format), call.bias);
+      call.problem.w_aligned = ops::is_aligned(call.b);
       break;
     case Operation::input_grad:
       call.problem = ops::make_problem(operation, g, a.scalar_type(), ops::strides_of(g.x, format), second, first);
@@ -250,6 +251,7 @@ void bind(py::module_& m) {
       .def_readonly("splits", &GemmTile::splits)
       .def_readonly("reuse", &GemmTile::reuse)
       .def_readonly("channels_last", &GemmTile::channels_last)
+      .def_readonly("weights_in_place", &GemmTile::weights_in_place)
       .def("__str__", &GemmTile::to_string);
 
   py::class_<Plan>(m, "LaunchPlan", "How one candidate would be launched.")

@@ -32,8 +32,13 @@ void launch_row(int32_t row, const family::Launch& launch) {
 template <Mode mode>
 bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
+  // Few problems have such weights by chance.
+  const bool in_place = sizeof(Scalar) == 2 && pick(0, 2) == 0;
   for (;;) {
-    Problem p = random_problem(dtype, precision);
+    const Case<Scalar> c(random_problem(dtype, precision));
+    Problem p = c.p;
+    p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
+    if (in_place && !family::weights_in_place(p)) continue;
     Plan plan;
     std::string configuration;
     try {
@@ -62,6 +67,8 @@ bool run(DataType dtype, Precision precision) {
     plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
     // x may be brought into channels_last first.
     shape.channels_last = shape.channels_last || pick(0, 3) == 0;
+    // And weights packed, wherever they are.
+    shape.weights_in_place = shape.weights_in_place && pick(0, 3) != 0;
     // A patch may stay for several tiles, whatever the planner thinks of it.
     const family::Patch patch = family::make_patch(config, p, tables, shape);
     bool all_have_taps = shape.splits == 1 && !family::gathers(shape);
@@ -78,7 +85,6 @@ bool run(DataType dtype, Precision precision) {
     plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
-    const Case<Scalar> c(p);
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
@@ -89,10 +95,15 @@ bool run(DataType dtype, Precision precision) {
                    [&] { family::channels_last_kernel<mode>(launch.channels_last); });
     }
     using Fragments = family::Fragments<mode>;
-    implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
-    simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
-                 static_cast<size_t>(launch.pack.tile.shared_bytes),
-                 [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
+    if (shape.weights_in_place) {
+      launch.params.w_map = device::make_tensor_map(family::make_w_map(p, c.w.data));
+    }
+    if (family::packs(launch)) {
+      implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
+      simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
+                   static_cast<size_t>(launch.pack.tile.shared_bytes),
+                   [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
+    }
     if (launch.params.copy_boxes) launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
@@ -102,8 +113,9 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(t.rows) + " x " + std::to_string(t.columns) + (family::gathers(t) ? " gathered" : "") +
         ", phases " + std::to_string(t.row_phases) + " x " + std::to_string(t.column_phases) + ", boxes " +
         std::to_string(launch.params.copy_boxes) + ", stages " + std::to_string(launch.params.stages) + " and " +
-        std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") + ", reuse " +
-        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
+        std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
+        (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
+        std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands.
     return c.check(
         what.c_str(),

@@ -120,6 +120,38 @@ def test_a_large_layer_takes_large_tiles_whole():
     assert tile.images * tile.rows * tile.columns > 0.75 * int(best.configuration.split("x")[1])
 
 
+# Weights, how they lie in memory, and whether Hopper's kernels read their 16-bit types in place.
+WEIGHTS = {
+    "3x3": (Problem(2, 64, 128, (12, 12), (3, 3), (1, 1), (1, 1)), "channels_last", True),
+    "4x4 s2": (Problem(3, 80, 40, (9, 7), (4, 4), (2, 2), (1, 1)), "channels_last", True),
+    "3x3 s2": (Problem(2, 72, 136, (8, 8), (3, 3), (2, 2), (1, 1), (1, 1)), "channels_last", True),
+    "2x2 s2": (Problem(2, 100, 64, (8, 8), (2, 2), (2, 2)), "channels_last", True),
+    "1x1": (Problem(2, 200, 72, (20, 20), (1, 1)), "contiguous", True),
+    "groups": (Problem(2, 216, 144, (10, 10), (4, 3), (2, 1), (1, 1), groups=2), "channels_last", True),
+    "groups of 1x1": (Problem(2, 150, 240, (16, 16), (1, 1), groups=3), "contiguous", True),
+    "one input channel": (Problem(2, 1, 64, (16, 16), (3, 3)), "channels_last", True),
+    "split": (Problem(1, 1024, 64, (4, 4), (4, 4), (2, 2), (1, 1)), "channels_last", True),
+    "channels beyond 16 bytes": (Problem(2, 64, 68, (12, 12), (3, 3)), "channels_last", False),
+    "taps innermost": (Problem(2, 64, 64, (12, 12), (3, 3)), "contiguous", False),
+    "every second": (Problem(2, 64, 64, (12, 12), (3, 3)), "sliced", False),
+    "behind 16 bytes": (Problem(2, 64, 64, (20, 20), (1, 1)), "offset", False),
+    "expanded": (Problem(2, 64, 64, (12, 12), (3, 3)), "expanded", False),
+}
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@modes
+def test_which_weights_are_read_in_place(weights, precision):
+    p, memory, in_place = WEIGHTS[weights]
+    x, w = torch.empty(p.x_shape, dtype=dtype_of(precision)), torch.ones(p.w_shape, dtype=dtype_of(precision))
+    plan = convt.explain(x, lay_out(w, memory), device="h200", **p.arguments)
+    tiles = [c.plan.tile for c in candidates(plan, "implicit_gemm_sm90").values() if c.fits]
+    assert tiles
+    in_place = in_place and precision in DTYPES
+    assert {tile.weights_in_place for tile in tiles} == {in_place}
+    assert all(("weights in place" in str(tile)) == in_place for tile in tiles)
+
+
 # GPU
 
 
@@ -180,6 +212,22 @@ def test_layers(layer, layout, precision):
     assert_right = rule_of_forward(p, x, w, b, precision)
     for configuration in NAMES:
         if takes(configuration, precision):
+            check(p, configuration, x, w, b, assert_right)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", DTYPES, indirect=True)
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize("layout", ("contiguous", "channels_last"))
+def test_weights_in_place(layout, weights, precision):
+    p, memory, _ = WEIGHTS[weights]
+    dtype = dtype_of(precision)
+    x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), layout)
+    w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), memory)
+    b = random_tensor((p.out_channels,), dtype, "cuda")
+    assert_right = rule_of_forward(p, x, w, b, precision)
+    for configuration in NAMES:
+        if configuration.startswith("implicit_gemm_sm90") and takes(configuration, precision):
             check(p, configuration, x, w, b, assert_right)
 
 

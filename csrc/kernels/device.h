@@ -277,6 +277,13 @@ CONVT_DEVICE void more_registers() {
 #endif
 }
 
+// Fetches a tensor map, which the first copy would otherwise wait for.
+CONVT_DEVICE void prefetch_tensor_map(const TensorMap& map) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+#endif
+}
+
 // The same for a box of a tensor, which begins at the coordinates `at` (innermost first).
 CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
                            SharedAddress barrier) {
@@ -289,9 +296,10 @@ CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int
 #endif
 }
 
-// A K-major operand of wgmma in shared memory with the 128-byte swizzle: rows of 128 bytes, and `stride` bytes from 8
-// rows to the next 8. `start` may be any row and any multiple of 32 bytes of it: what the swizzle does to an address
-// depends on the address alone.
+// An operand of wgmma in shared memory with the 128-byte swizzle: rows of 128 bytes, and `stride` bytes from 8 rows to
+// the next 8. `start` may be any row and any multiple of 32 bytes of it: what the swizzle does to an address depends on
+// the address alone. Rows are of K if it is K-major, and a product reads 32 bytes of each. If it is MN-major, rows are
+// 64 of M, and a product reads as many rows as it has channels.
 using MatrixDescriptor = uint64_t;
 CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride) {
   return static_cast<uint64_t>((start & 0x3ffff) >> 4 | 1 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
@@ -325,9 +333,13 @@ CONVT_DEVICE void wgmma_wait() {
 
 enum class WgmmaType { tf32, float16, bfloat16 };
 
+// Whether the channels of a row of an operand lie next to each other, or the rows of a channel: then its rows of 128
+// bytes in shared memory are channels.
+enum class Major { k, mn };
+
 // d (64 x N, of a warpgroup) += a b, 32 bytes of K. Warp w of the warpgroup has rows 16 w to 16 w + 15; of 8 columns, a
 // lane has what it has of an m16n8 mma.
-template <WgmmaType type, int N>
+template <WgmmaType type, int N, Major a_major = Major::k>
 CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
 
 // d = a b.

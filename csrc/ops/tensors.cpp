@@ -38,6 +38,10 @@ at::Tensor batched(const at::Tensor& activation) {
   return t.dim() == 3 ? t.unsqueeze(0) : t;
 }
 
+bool is_aligned(const at::Tensor& t) {
+  return t.unsafeGetTensorImpl()->is_python_dispatch() || reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
+}
+
 Problem make_problem(Operation operation, const Geometry<int64_t>& g, at::ScalarType dtype, const Strides& x_strides,
                      const Strides& w_strides, const Strides& y_strides, const std::optional<at::Tensor>& bias) {
   Problem p;

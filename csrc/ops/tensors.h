@@ -21,6 +21,9 @@ at::Tensor resolved(const at::Tensor& t);
 
 inline Strides strides(const at::Tensor& t) { return {t.stride(0), t.stride(1), t.stride(2), t.stride(3)}; }
 
+// Whether its memory begins at a multiple of 16 bytes. What has no memory, as a fake tensor, is taken to.
+bool is_aligned(const at::Tensor& t);
+
 Problem make_problem(Operation operation, const Geometry<int64_t>& geometry, at::ScalarType dtype,
                      const Strides& x_strides, const Strides& w_strides, const Strides& y_strides,
                      const std::optional<at::Tensor>& bias = std::nullopt);

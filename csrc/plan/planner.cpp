@@ -102,7 +102,7 @@ std::string GemmTile::to_string() const {
          std::to_string(row_phases) + " x " + count(column_phases, "phase") + ", " +
          count(channel_groups, "channel group") + ", " + count(splits, "split") +
          (reuse > 1 ? ", " + count(reuse, "tile") + " of a patch" : "") +
-         (channels_last ? ", of channels_last in the workspace" : "");
+         (channels_last ? ", of channels_last in the workspace" : "") + (weights_in_place ? ", weights in place" : "");
 }
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {

@@ -806,6 +806,7 @@ inline TensorMap make_tensor_map(const TensorMapLayout& layout) {
 // What the 128-byte swizzle makes of an address.
 inline SharedAddress swizzled(SharedAddress a) { return a ^ (a >> 3 & 0x70); }
 
+inline void prefetch_tensor_map(const TensorMap&) {}
 inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
                      SharedAddress barrier) {
   TensorMapLayout layout;
@@ -876,11 +877,12 @@ void wgmma_wait() {
 }
 
 enum class WgmmaType { tf32, float16, bfloat16 };
+enum class Major { k, mn };
 
 template <int N>
 void wgmma_results(float (&)[N]) {}
 
-template <WgmmaType type, int N, bool first = false>
+template <WgmmaType type, int N, Major a_major = Major::k, bool first = false>
 void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   static const char here = 0;
   struct Operand {
@@ -896,29 +898,30 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
     }
     const auto product = [sums, a, b] {
       constexpr int k = type == WgmmaType::tf32 ? 8 : 16;
-      const auto row = [](const MatrixDescriptor& m, int r, double* to) {
-        for (int half = 0; half < 2; ++half) {
-          const SharedAddress at =
-              swizzled(m.start + static_cast<SharedAddress>(r / 8) * m.stride +
-                       static_cast<SharedAddress>(r % 8 * 128) + static_cast<SharedAddress>(16 * half));
-          for (int e = 0; e < k / 2; ++e) {
-            double v;
-            if constexpr (type == WgmmaType::tf32) {
-              v = float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
-            } else if constexpr (type == WgmmaType::float16) {
-              v = to_float(Float16{reinterpret_cast<const uint16_t*>(at)[e]});
-            } else {
-              v = to_float(BFloat16{reinterpret_cast<const uint16_t*>(at)[e]});
-            }
-            to[half * (k / 2) + e] = v;
-          }
+      constexpr int of_unit = k / 2;  // elements of 16 bytes
+      // The element at `unit` and `e` of row `r`, of 128 bytes.
+      const auto element = [](const MatrixDescriptor& m, int r, int unit, int e) -> double {
+        const SharedAddress at =
+            swizzled(m.start + static_cast<SharedAddress>(r / 8) * m.stride + static_cast<SharedAddress>(r % 8 * 128) +
+                     static_cast<SharedAddress>(16 * unit));
+        if constexpr (type == WgmmaType::tf32) {
+          return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
+        } else if constexpr (type == WgmmaType::float16) {
+          return to_float(Float16{reinterpret_cast<const uint16_t*>(at)[e]});
+        } else {
+          return to_float(BFloat16{reinterpret_cast<const uint16_t*>(at)[e]});
         }
       };
       std::vector<double> columns(static_cast<size_t>(N * k));
-      for (int n = 0; n < N; ++n) row(b, n, columns.data() + n * k);
+      for (int n = 0; n < N; ++n) {
+        for (int i = 0; i < k; ++i) columns[static_cast<size_t>(n * k + i)] = element(b, n, i / of_unit, i % of_unit);
+      }
       for (int m = 0; m < 64; ++m) {
         double weights[k];
-        row(a, m, weights);
+        for (int i = 0; i < k; ++i) {
+          weights[i] =
+              a_major == Major::k ? element(a, m, i / of_unit, i % of_unit) : element(a, i, m / of_unit, m % of_unit);
+        }
         for (int n = 0; n < N; ++n) {
           double sum = 0;
           for (int i = 0; i < k; ++i) sum += weights[i] * columns[static_cast<size_t>(n * k + i)];
@@ -938,7 +941,7 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
 
 template <WgmmaType type, int N>
 void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
-  wgmma<type, N, true>(d, a, b);
+  wgmma<type, N, Major::k, true>(d, a, b);
 }
 
 inline void fence_async_proxy() {}

@@ -196,6 +196,10 @@ __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constan
   constexpr int rows_of_warp = Layout::rows / Layout::warps, groups = pack_words / Layout::group_words;
   device::let_next_kernel_start();
   clear_counters(p);
+  if (p.groups == 0) {
+    device::wait_for_previous_kernel();
+    return;
+  }
   const auto thread = static_cast<int32_t>(threadIdx.x);
   auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
   const PackTile& tile = p.tile;
@@ -294,7 +298,7 @@ void choose_pack_tile(PackParams& p) {
   const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
   t.by_taps = Divisor(t.taps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment), t.by_row_tiles = Divisor(row_tiles);
   t.by_tap_tiles = Divisor(tap_tiles), t.by_channel_tiles = Divisor(channel_tiles);
-  t.blocks = row_tiles * tap_tiles * channel_tiles * p.groups;
+  t.blocks = std::max<int64_t>(1, row_tiles * tap_tiles * channel_tiles * p.groups);  // one clears the counters
 }
 
 }  // namespace convt::implicit_gemm

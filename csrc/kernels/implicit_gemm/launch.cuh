@@ -25,17 +25,18 @@ cudaError_t launch_early(bool early, Kernel kernel, const Params& params, int64_
   return cudaLaunchKernelEx(&how, kernel, params);
 }
 
-// From sm_90 on, the kernel begins before the weights are packed, and waits for them where it reads them.
+// From sm_90 on, the kernel begins before the kernel before it is done if that is one of its own call (`follows_own`),
+// and waits where it needs it.
 template <class Kernel, class Params>
 cudaError_t launch_kernel(Prepared& prepared, Kernel kernel, const Params& params, uint32_t grid, int32_t threads,
-                          int64_t shared_bytes, cudaStream_t stream) {
+                          int64_t shared_bytes, cudaStream_t stream, bool follows_own = true) {
   bool overlap = false;
   const cudaError_t error = prepared.prepare(kernel, &overlap);
   if (error != cudaSuccess) return error;
-  return launch_early(overlap, kernel, params, grid, threads, shared_bytes, stream);
+  return launch_early(overlap && follows_own, kernel, params, grid, threads, shared_bytes, stream);
 }
 
-// If `early`, it ends after the kernel before it all the same.
+// And zeros to the counters. If `early`, it ends after the kernel before it all the same.
 template <Mode mode, class Layout>
 cudaError_t launch_pack(PackParams params, cudaStream_t stream, bool early = false) {
   choose_pack_tile<Layout>(params);

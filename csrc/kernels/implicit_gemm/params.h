@@ -69,7 +69,7 @@ struct PackParams {
   uint32_t* counters;
   int64_t strides[4];
   uint32_t counter_count;
-  int32_t groups;
+  int32_t groups;                     // of channels; none if the weights are read in place
   int32_t in_channels, out_channels;  // of a group
   int32_t channel_tiles;
   Divisor by_taps, by_kernel_w, by_fragment_rows, by_channel_groups, by_channel_blocks;
@@ -110,7 +110,7 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
   return n;
 }
 
-// The workspace: counters of the tiles whose reduction is split, their partial sums, the packed weights.
+// The workspace: counters of the tiles whose reduction is split, their partial sums, the packed weights if there are.
 struct Workspace {
   int64_t partials, packed, bytes;
 };
@@ -123,6 +123,34 @@ inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t t
   s.packed = s.partials + (split ? aligned(checked_mul(n.blocks * tile.splits, 4 * tile_elements)) : 0);
   s.bytes = checked_add(s.packed, checked_mul(n.fragments, fragment_bytes));
   return s;
+}
+
+// Calls f(row, column, set, step, first block of rows) for each tap that an output has: it belongs to one phase of an
+// axis, and with it to one step.
+template <class F>
+void for_each_tap(const Problem& p, const GemmTile& tile, const Tables& t, const F& f) {
+  const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  for (int32_t ch = 0; ch < p.stride_h; ++ch) {
+    const AxisPhase row = axis_phase(h, ch);
+    for (int32_t cw = 0; cw < p.stride_w; ++cw) {
+      const AxisPhase column = axis_phase(w, cw);
+      if (row.empty() || column.empty()) continue;
+      const int32_t i = ch / tile.row_phases * t.column_sets + cw / tile.column_phases;
+      const PhaseSet& set = t.set[i];
+      const int32_t block = (t.row_rank[ch] * set.columns + t.column_rank[cw]) * t.channel_blocks;
+      for (int32_t j = 0; j < row.taps; ++j) {
+        for (int32_t l = 0; l < column.taps; ++l) {
+          int32_t s = set.first_step;
+          while (t.step[s].row != row.origin - j * narrow(h.input_step) ||
+                 t.step[s].column != column.origin - l * narrow(w.input_step)) {
+            ++s;
+          }
+          f(row.first_tap + j * narrow(h.tap_step), column.first_tap + l * narrow(w.tap_step), i, s, block);
+        }
+      }
+    }
+  }
 }
 
 // `quads`: patches begin at a multiple of four pixels, and are read so. `pixel_bytes`: of a pixel in the patch, from a
@@ -193,7 +221,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   k.by_taps = Divisor(taps), k.by_kernel_w = Divisor(p.kernel_w);
   k.by_fragment_rows = Divisor(n.channels * t.channel_blocks), k.by_channel_groups = Divisor(n.channel_groups);
   k.by_channel_blocks = Divisor(t.channel_blocks);
-  k.groups = narrow(p.groups);
+  k.groups = tile.weights_in_place ? 0 : narrow(p.groups);
   std::fill(k.set_of_tap, k.set_of_tap + most_taps, int16_t{-1});
 
   int64_t packed = 0;
@@ -210,32 +238,12 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
       q.steps[s] = {static_cast<uint32_t>(pixel_bytes * pixel), step.mask};
     }
   }
-  // Each tap belongs to one phase of an axis, and with it to one step.
-  const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
-  for (int32_t ch = 0; ch < p.stride_h; ++ch) {
-    const AxisPhase row = axis_phase(h, ch);
-    for (int32_t cw = 0; cw < p.stride_w; ++cw) {
-      const AxisPhase column = axis_phase(w, cw);
-      if (row.empty() || column.empty()) continue;
-      const int32_t i = ch / tile.row_phases * t.column_sets + cw / tile.column_phases;
-      const PhaseSet& set = t.set[i];
-      const int32_t block = (t.row_rank[ch] * set.columns + t.column_rank[cw]) * t.channel_blocks;
-      for (int32_t j = 0; j < row.taps; ++j) {
-        for (int32_t l = 0; l < column.taps; ++l) {
-          const int32_t tap =
-              (row.first_tap + j * narrow(h.tap_step)) * narrow(p.kernel_w) + column.first_tap + l * narrow(w.tap_step);
-          int32_t s = set.first_step;
-          while (t.step[s].row != row.origin - j * narrow(h.input_step) ||
-                 t.step[s].column != column.origin - l * narrow(w.input_step)) {
-            ++s;
-          }
-          k.set_of_tap[tap] = static_cast<int16_t>(i);
-          k.slot_of_tap[tap] = static_cast<int16_t>(
-              t.step[s].prefix + static_cast<uint32_t>(__builtin_popcount(t.step[s].mask & ((1u << block) - 1))));
-        }
-      }
-    }
-  }
+  for_each_tap(p, tile, t, [&](int32_t tap_row, int32_t tap_column, int32_t i, int32_t s, int32_t block) {
+    const int32_t tap = tap_row * narrow(p.kernel_w) + tap_column;
+    k.set_of_tap[tap] = static_cast<int16_t>(i);
+    k.slot_of_tap[tap] = static_cast<int16_t>(
+        t.step[s].prefix + static_cast<uint32_t>(__builtin_popcount(t.step[s].mask & ((1u << block) - 1))));
+  });
 }
 
 }  // namespace convt::implicit_gemm

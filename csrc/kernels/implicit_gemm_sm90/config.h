@@ -49,6 +49,7 @@ inline constexpr Config configs[] = {
     {"64x128x2_pingpong", 1, 1, 1, 128, 2},
     {"2x64x128_pingpong", 1, 1, 2, 128, 1},
 };
+inline constexpr int32_t most_rows = 2;  // blocks of a tile
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;

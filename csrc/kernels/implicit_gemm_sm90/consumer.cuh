@@ -101,7 +101,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       device::mbarrier_arrive_if(used_patch, elected && used_patch != 0);
       used_weights = used_patch = 0;
     };
-    static_assert(config.rows() <= 2 && blocks <= 2, "blocks of weights are counted without a loop");
+    static_assert(config.rows() <= most_rows && most_rows == 2, "blocks of weights are counted without a loop");
     Ring from_ring = patch;
     // A step is fetched while the one before is multiplied: it takes as long as its products to come.
     const DeviceStep* const table = p.steps + opaque(set.first_step);
@@ -129,22 +129,23 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           constexpr int first_block = decltype(first_)::value, last_block = decltype(last_)::value;
           const device::MatrixDescriptor a = device::advance(
               weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes) + first_stage_block * fragment_bytes);
-          // Of all blocks and pieces, `bytes` into their rows, from these parts of the operands.
-          const auto multiply_at = [&](auto& to, auto is_first, uint32_t bytes, uint32_t a_part, uint32_t b_part) {
+          // Of all blocks and pieces, so far into the operands.
+          const auto multiply_at = [&](auto major, auto& to, auto is_first, uint32_t a_bytes, uint32_t b_bytes) {
 #pragma unroll
             for (int m = 0; m < last_block - first_block; ++m) {
 #pragma unroll
               for (int i = 0; i < pieces; ++i) {
-                const auto a_now = device::advance(a, bytes + a_part + static_cast<uint32_t>(m * fragment_bytes));
-                const auto b_now = device::advance(b, piece_bytes[i] + bytes + b_part);
+                const auto a_now = device::advance(a, a_bytes + static_cast<uint32_t>(m * fragment_bytes));
+                const auto b_now = device::advance(b, piece_bytes[i] + b_bytes);
                 if constexpr (decltype(is_first)::value) {
                   device::first_wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
                 } else {
-                  device::wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
+                  device::wgmma<wgmma_type<mode>, width, decltype(major)::value>(to(m, i), a_now, b_now);
                 }
               }
             }
           };
+          constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
           constexpr std::false_type more{};
           if constexpr (parts == 2) {
             // The small products first: their sums are truncated to less than the large ones' are.
@@ -156,12 +157,13 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             const auto add_products = [&](uint32_t bytes, auto last_product) {
               constexpr bool two = decltype(last_product)::value > 0;
               device::wgmma_fence();
-              multiply_at(leaving, std::true_type{}, bytes, a_low, 0);
-              if constexpr (two) multiply_at(leaving, more, bytes + k_bytes, a_low, 0);
-              multiply_at(leaving, more, bytes, 0, b_low);
-              if constexpr (two) multiply_at(leaving, more, bytes + k_bytes, 0, b_low);
-              multiply_at(leaving, more, bytes, 0, 0);
-              if constexpr (two) multiply_at(leaving, more, bytes + k_bytes, 0, 0);
+              const uint32_t second = bytes + k_bytes;
+              multiply_at(k_major, leaving, std::true_type{}, bytes + a_low, bytes);
+              if constexpr (two) multiply_at(k_major, leaving, more, second + a_low, second);
+              multiply_at(k_major, leaving, more, bytes, bytes + b_low);
+              if constexpr (two) multiply_at(k_major, leaving, more, second, second + b_low);
+              multiply_at(k_major, leaving, more, bytes, bytes);
+              if constexpr (two) multiply_at(k_major, leaving, more, second, second);
               device::wgmma_commit();
               device::wgmma_wait<0>();
 #pragma unroll
@@ -183,16 +185,33 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             if (k < count) add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 0>{});
           } else {
             const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
-            device::wgmma_fence();
-            if (count == most_count) {
+            const auto multiply_chunk = [&](auto major) {
+              // From the channels of a product to the next ones'.
+              constexpr int32_t a_bytes =
+                  decltype(major)::value == device::Major::k ? k_bytes : channels_of_fragment(mode) * row_bytes;
+              const auto multiply_channels = [&](int32_t k) {
+                multiply_at(major, kept, more, static_cast<uint32_t>(k * a_bytes), static_cast<uint32_t>(k * k_bytes));
+              };
+              device::wgmma_fence();
+              if (count == most_count) {
 #pragma unroll
-              for (int k = 0; k < most_count; ++k) multiply_at(kept, more, static_cast<uint32_t>(k * k_bytes), 0, 0);
-              device::wgmma_commit();
-            } else {
+                for (int k = 0; k < most_count; ++k) multiply_channels(k);
+                device::wgmma_commit();
+              } else {
 #pragma unroll 1
-              for (int32_t k = 0; k < count - 1; ++k) multiply_at(kept, more, static_cast<uint32_t>(k * k_bytes), 0, 0);
-              multiply_at(kept, more, static_cast<uint32_t>((count - 1) * k_bytes), 0, 0);
-              device::wgmma_commit();
+                for (int32_t k = 0; k < count - 1; ++k) multiply_channels(k);
+                multiply_channels(count - 1);
+                device::wgmma_commit();
+              }
+            };
+            if constexpr (sizeof(Scalar) == 2) {
+              if (p.weights_in_place) {
+                multiply_chunk(std::integral_constant<device::Major, device::Major::mn>{});
+              } else {
+                multiply_chunk(k_major);
+              }
+            } else {
+              multiply_chunk(k_major);
             }
             device::wgmma_wait<1>();
           }
@@ -233,7 +252,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     release();
 
     if (p.splits > 1 && set.steps == 0) {
-      // There is nothing to add up, and nobody has waited for the counters' zeros.
+      // There is nothing to add up.
       if (at.split > 0) continue;
     } else if (p.splits > 1) {
       // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
@@ -255,6 +274,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       __threadfence();
       device::named_barrier(barrier, tile_threads);
       if (thread % tile_threads == 0) {
+        device::wait_for_previous_kernel();  // which clears the counters
         *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
       }
       device::named_barrier(barrier, tile_threads);

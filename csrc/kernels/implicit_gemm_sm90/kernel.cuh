@@ -28,6 +28,10 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   const Barriers barriers{device::dynamic_shared_address()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   constexpr Config config = configs[Row];
+  if (thread == consumers) {
+    if (p.copy_boxes) device::prefetch_tensor_map(p.x_map);
+    if (p.weights_in_place) device::prefetch_tensor_map(p.w_map);
+  }
   if (thread == 0) {
     // Warpgroups that take tiles in turn share what stays for several tiles.
     const uint32_t readers = config.alternate() && p.reuse > 1 ? consumers / 32 : config.tile_threads() / 32;

@@ -21,7 +21,7 @@ auto encode_function() {
   return function;
 }
 
-// False if the driver does not take it: then the patch is brought by threads.
+// False if the driver does not take it.
 bool make_tensor_map(const TensorMapLayout& layout, TensorMap& map) {
   static_assert(sizeof(TensorMap) == sizeof(CUtensorMap) && alignof(TensorMap) >= alignof(CUtensorMap));
   const auto encode = encode_function();
@@ -47,7 +47,11 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   Launch launch;
   make_launch(plan, problem, operands, launch);
   Params& params = launch.params;
+  // Without a map of x, threads bring the patch.
   params.copy_boxes = params.copy_boxes && make_tensor_map(launch.x_map, params.x_map);
+  if (params.weights_in_place && !make_tensor_map(make_w_map(problem, operands.w), params.w_map)) {
+    return cudaErrorNotSupported;
+  }
   switch (mode_of(problem)) {
     case Mode::tf32:
       return launch_mode<Mode::tf32>(plan, launch, stream);

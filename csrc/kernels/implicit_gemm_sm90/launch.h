@@ -7,8 +7,9 @@
 
 namespace convt::implicit_gemm_sm90 {
 
-// Packs the weights into the workspace and launches `plan` (made by the planner for `problem`) on `stream` of the
-// current device; pointers are device pointers. They may have any alignment: it decides how wide the accesses are.
+// Packs the weights into the workspace, unless they are read in place, and launches `plan` (made by the planner for
+// `problem`) on `stream` of the current device; pointers are device pointers. They may have any alignment: it decides
+// how wide the accesses are.
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
 
 // Whether the code for sm_90a is what the current device would run; a build without it has other code in its place.

@@ -27,7 +27,7 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
     if constexpr (has_mode(configs[Row], mode)) {
       static Prepared prepared;
       return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row>, launch.params, launch.grid, threads,
-                           launch.shared_bytes, stream);
+                           launch.shared_bytes, stream, packs(launch) || launch.params.channels_last);
     } else {
       return cudaErrorInvalidConfiguration;
     }
@@ -43,8 +43,10 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
-  const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
-  if (error != cudaSuccess) return error;
+  if (packs(launch)) {
+    const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
+    if (error != cudaSuccess) return error;
+  }
   return launch_row<mode>(plan, launch, stream);
 }
 

@@ -8,21 +8,26 @@ namespace convt::implicit_gemm_sm90 {
 
 struct Params : CommonParams {
   TensorMap x_map;                                     // if copy_boxes
+  TensorMap w_map;                                     // if weights_in_place
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
   int32_t regions;                                     // of a patch
   int32_t stages, weight_stages, weight_stage_bytes;
-  bool weights_stay;   // in shared memory
-  bool copy_boxes;     // the copy engine brings the patch
-  bool channels_last;  // from the workspace, where the kernel before brings it, rounded
-  int32_t units;       // of the grid: tiles of the same patch, one after the other; splits are units of their own
-  int32_t reuse;       // tiles of a unit
-  int32_t last_count;  // products of the last chunk of the reduction
+  bool weights_stay;      // in shared memory
+  bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
+  bool copy_boxes;        // the copy engine brings the patch
+  bool channels_last;     // from the workspace, where the kernel before brings it, rounded
+  int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
+  int32_t reuse;          // tiles of a unit
+  int32_t last_count;     // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
   int32_t reach_rows, reach_columns;  // from the lowest to the highest shift of a step
   Divisor by_pieces_columns, by_pieces_rows;
+  struct {
+    uint8_t row, column;
+  } taps[most_taps][most_rows];  // of a step, for each block of weights of its mask
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -56,6 +61,9 @@ struct Launch {
   int64_t shared_bytes;
   uint32_t grid;
 };
+
+// Whether weights are packed, or counters cleared.
+inline bool packs(const Launch& launch) { return launch.pack.groups > 0 || launch.pack.counter_count > 0; }
 
 // x as [group][image][row][column][channel], or all groups of each part if it is in the workspace, in boxes of a part
 // of a patch. Strides in elements.
@@ -137,6 +145,12 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
                                           channels_of_fragment(mode)));
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
+  q.weights_in_place = tile.weights_in_place;
+  for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block) {
+    for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
+      q.taps[step][i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};
+    }
+  });
   q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
   q.reach_columns = t.set[0].highest_column - t.set[0].lowest_column;
   q.gather = gathers(tile);

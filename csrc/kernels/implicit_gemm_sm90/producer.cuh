@@ -1,4 +1,4 @@
-// The producers: one thread copies packed weights; the other three warps bring the patch.
+// The producers: one thread copies weights; the other three warps bring the patch.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -63,12 +63,28 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
+// The blocks of weights of a step, from where they are.
+CONVT_DEVICE void copy_blocks(const Params& p, const Place& at, int32_t chunk, int32_t channels, int32_t step,
+                              device::SharedAddress to, device::SharedAddress barrier) {
+#pragma unroll
+  for (int32_t block = 0; block < most_rows; ++block) {
+    if ((p.steps[step].mask >> block & 1) == 0) continue;
+    const int32_t channel_block = p.channel_blocks == most_rows ? block : 0;
+    const auto tap = p.taps[step][block];
+    const int32_t place[tensor_map_rank] = {(at.channel_tile * p.channel_blocks + channel_block) * 64, tap.column,
+                                            tap.row, chunk * channels, at.group};
+    device::box_load(to, p.w_map, place, barrier);
+    to += block_bytes;
+  }
+}
+
 template <Mode mode>
 CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   constexpr int32_t fragment_bytes = block_bytes * parts_of(mode);
+  const bool in_place = sizeof(typename Traits<mode>::Scalar) == 2 && p.weights_in_place;
   const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   Ring ring;
-  device::wait_for_previous_kernel();  // which packs them
+  if (!in_place) device::wait_for_previous_kernel();  // which packs them
   for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
       const Place at = place_of(p, unit, tile);
@@ -86,17 +102,24 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
         for (int32_t step = 0; step < set.steps; ++step) {
           const auto bytes = static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) *
                              static_cast<uint32_t>(fragment_bytes);
+          const device::SharedAddress to = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
+          const device::SharedAddress full = barriers.weights_full(ring.stage);
           if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
-          device::mbarrier_arrive_expect(barriers.weights_full(ring.stage), bytes);
-          device::bulk_load(weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes), from, bytes,
-                            barriers.weights_full(ring.stage));
-          from += bytes;
+          device::mbarrier_arrive_expect(full, bytes);
+          if (in_place) {
+            copy_blocks(p, at, chunk, channels_of_chunk(mode), set.first_step + step, to, full);
+          } else {
+            device::bulk_load(to, from, bytes, full);
+            from += bytes;
+          }
           ring.advance(p.weight_stages);
         }
       }
     }
     if (p.weights_stay) break;
   }
+  // What comes after this kernel waits for it alone: a kernel before it that nobody has waited for must not outlive it.
+  if (in_place) device::wait_for_previous_kernel();
 }
 
 // The warps that bring a patch, and the lanes of each. What depends on a lane is computed again for each chunk: the

@@ -117,6 +117,27 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   return s;
 }
 
+// w as [group][input channel][row][column][output channel], in boxes of a block: 64 output channels of a tap and a
+// chunk of the reduction. Channels beyond those of the group become zeros.
+inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
+  const int64_t bytes = element_size(p.dtype), in = p.in_channels_per_group(), out = p.out_channels_per_group();
+  // A dimension of one element has any stride.
+  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
+  return {w,
+          static_cast<int32_t>(bytes),
+          {out, p.kernel_w, p.kernel_h, in, p.groups},
+          {stride(p.kernel_w, p.w_strides[3]), stride(p.kernel_h, p.w_strides[2]), stride(in, p.w_strides[0]),
+           stride(p.groups, checked_mul(in, p.w_strides[0]))},
+          {64, 1, 1, static_cast<int32_t>(row_bytes / bytes), 1}};
+}
+
+// Whether the copy engine may bring blocks of weights from where they are: then rows of output channels, which wgmma
+// takes of 16-bit types.
+inline bool weights_in_place(const Problem& p) {
+  return element_size(p.dtype) == 2 && p.w_aligned && (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) &&
+         make_w_map(p, nullptr).valid();
+}
+
 // x in channels_last, if the tile wants it, lies behind the rest: [part][group][image][pixel][channel], a pixel's
 // channels padded to 16 bytes.
 inline int64_t padded_channels(const Problem& p) {
@@ -132,7 +153,8 @@ inline int64_t channels_last_elements(const Problem& p) {  // of a part
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,
                                 int64_t* channels_last = nullptr) {
   const int32_t parts = parts_of(mode_of(p));
-  Workspace s = make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(), int64_t{block_bytes} * parts);
+  Workspace s = make_workspace(n, tile, int64_t{64} * c.rows() * c.columns(),
+                               tile.weights_in_place ? 0 : int64_t{block_bytes} * parts);
   if (tile.channels_last) {
     const int64_t at = ceil_div<int64_t>(s.bytes, 512) * 512;
     if (channels_last != nullptr) *channels_last = at;

@@ -35,6 +35,13 @@ inline std::string implicit_gemm_refusal(const Problem& p) {
   return "";
 }
 
+// What packing the weights takes beside its launch: they are read, and with their channels up to whole blocks written.
+inline constexpr double packing_launch_seconds = 2e-6;
+inline double packing_seconds(const Problem& p, const DeviceInfo& device, int64_t packed_bytes) {
+  const double bytes = static_cast<double>(checked_mul(p.w_elements(), element_size(p.dtype)) + packed_bytes);
+  return bytes / (0.5 * device.bandwidth);
+}
+
 // The best way to cut a problem for a configuration; none yet if the grid is empty.
 struct Choice {
   GemmTile tile;

@@ -135,7 +135,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const double l2 = (patches + 512.0 * family::parts_of(mode) * fragments / t.sets *
                                      static_cast<double>(n.channel_groups) * static_cast<double>(n.blocks)) /
                       (2 * device.bandwidth);
-    const double seconds = launch_seconds + 2e-6 + std::max({all, last, latency, traffic, l2}) +
+    const double packing = packing_seconds(p, device, workspace.bytes - workspace.packed);
+    const double seconds = launch_seconds + packing_launch_seconds + packing +
+                           std::max({all, last, latency, traffic, l2}) +
                            (splits > 1 ? 2e-6 + written / (2 * device.bandwidth) : 0);
     if (seconds < best.seconds) {
       best = {tile, static_cast<int64_t>(blocks), shared.bytes, workspace.bytes, seconds};

@@ -140,6 +140,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double blocks = static_cast<double>(n.blocks) * splits;
       if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
       const family::Workspace workspace = family::make_workspace(config, p, n, tile);
+      // What comes before: x and the weights are prepared at the same time.
+      const bool packs = !tile.weights_in_place;
+      const double launches =
+          launch_seconds + 1e-6 + (packs ? packing_launch_seconds : 0) + (tile.channels_last ? 2e-6 : 0);
+      const double packing =
+          packs ? packing_seconds(p, device, n.fragments * family::block_bytes * family::parts_of(mode)) : 0;
+      const double preparation = std::max(packing, tile.channels_last ? twice : 0);
       const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
       const double chunks = static_cast<double>(n.chunks) / splits;
       double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
@@ -166,7 +173,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double work =
           delay * (config.alternate() ? waves * std::max(std::max(multiply, fill), both / 2) + std::min(store, both / 2)
                                       : waves * both);
-      const double seconds = launch_seconds + 3e-6 + (tile.channels_last ? 2e-6 + twice : 0) +
+      const double seconds = launches + preparation +
                              std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
                              (splits > 1 ? 3e-6 : 0);
       if (seconds < best.seconds) {
@@ -217,6 +224,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
     Choice best;
     GemmTile tile;
     tile.row_phases = 1, tile.column_phases = column_phases;
+    tile.weights_in_place = family::weights_in_place(p);
     const int32_t pieces = config.groups_n * config.pieces;
     for (const bool channels_last : {false, true}) {
       if (channels_last && !may_bring_into_channels_last(p)) continue;
