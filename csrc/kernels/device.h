@@ -284,7 +284,7 @@ CONVT_DEVICE void prefetch_tensor_map(const TensorMap& map) {
 #endif
 }
 
-// The same for a box of a tensor, which begins at the coordinates `at` (innermost first).
+// Copies a box of a tensor, which begins at the coordinates `at` (innermost first), as a bulk copy.
 CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
                            SharedAddress barrier) {
 #if __CUDA_ARCH__ >= 900
