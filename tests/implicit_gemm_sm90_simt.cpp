@@ -33,12 +33,12 @@ template <Mode mode>
 bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
   // Few problems have such weights by chance.
-  const bool in_place = sizeof(Scalar) == 2 && pick(0, 2) == 0;
+  const bool in_place = pick(0, 2) == 0;
   for (;;) {
     const Case<Scalar> c(random_problem(dtype, precision));
     Problem p = c.p;
     p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
-    if (in_place && !family::weights_in_place(p)) continue;
+    if (in_place && !family::weights_in_place(p, true)) continue;
     Plan plan;
     std::string configuration;
     try {
@@ -68,7 +68,7 @@ bool run(DataType dtype, Precision precision) {
     // x may be brought into channels_last first.
     shape.channels_last = shape.channels_last || pick(0, 3) == 0;
     // And weights packed, wherever they are.
-    shape.weights_in_place = shape.weights_in_place && pick(0, 3) != 0;
+    shape.weights_in_place = family::weights_in_place(p, shape.channels_last) && pick(0, 3) != 0;
     // A patch may stay for several tiles, whatever the planner thinks of it.
     const family::Patch patch = family::make_patch(config, p, tables, shape);
     bool all_have_taps = shape.splits == 1 && !family::gathers(shape);

@@ -68,8 +68,8 @@ inline constexpr int32_t region_pixels = 16;            // of a patch, that a wa
 
 inline constexpr int32_t most_patch_stages = 8, most_weight_stages = 18;  // as many as there is room for
 inline constexpr int32_t fewest_patch_stages = 2;
-// Barriers: of a stage of the patch full, empty and read; of a stage of weights full and empty; whose turn it is.
-inline constexpr int32_t barrier_words = 3 * most_patch_stages + 2 * most_weight_stages + 2;  // of 8 bytes
+// Barriers: of a stage of the patch full, empty and read; of a stage of weights likewise; whose turn it is.
+inline constexpr int32_t barrier_words = 3 * most_patch_stages + 3 * most_weight_stages + 2;  // of 8 bytes
 // After them, whether an edge of the image is in each stage of the patch, in this tile and in the next one, and whether
 // a split is the last one, by warpgroup.
 inline constexpr int32_t words_at = 8 * barrier_words, shared_words = most_patch_stages + 4;

@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
       device::mbarrier_init(barriers.patch_read(s), 1);
     }
     for (int32_t s = 0; s < most_weight_stages; ++s) {
-      device::mbarrier_init(barriers.weights_full(s), 1);
+      device::mbarrier_init(barriers.weights_full(s), weights_arrivals<mode>(p));
+      device::mbarrier_init(barriers.weights_read(s), 1);
       device::mbarrier_init(barriers.weights_empty(s), config.tile_threads() / 32);
     }
     for (int32_t group = 0; group < 2; ++group) {

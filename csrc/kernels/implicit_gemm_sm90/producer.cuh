@@ -1,4 +1,5 @@
-// The producers: one thread copies weights; the other three warps bring the patch.
+// The producers: one thread copies weights; the other three warps bring the patch, or one brings it and two prepare the
+// weights.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -7,7 +8,7 @@
 namespace convt::implicit_gemm_sm90 {
 
 // Barriers in shared memory. A stage is full when it may be read, and empty when it may be written. Of a patch that the
-// copy engine has brought and that is to be rounded, `read` says that it is there.
+// copy engine has brought and that is to be rounded, `read` says that it is there, and so of weights.
 struct Barriers {
   device::SharedAddress base;
 
@@ -19,9 +20,12 @@ struct Barriers {
   CONVT_DEVICE device::SharedAddress weights_empty(int32_t s) const {
     return at(3 * most_patch_stages + most_weight_stages + s);
   }
+  CONVT_DEVICE device::SharedAddress weights_read(int32_t s) const {
+    return at(3 * most_patch_stages + 2 * most_weight_stages + s);
+  }
   // Warpgroups that take tiles in turn: the other one has issued all products of its tile.
   CONVT_DEVICE device::SharedAddress order(int32_t group) const {
-    return at(3 * most_patch_stages + 2 * most_weight_stages + group);
+    return at(3 * most_patch_stages + 3 * most_weight_stages + group);
   }
 };
 
@@ -54,6 +58,11 @@ CONVT_DEVICE uint4 round_words(uint4& v) {
   return low;
 }
 
+// Where unit `u` of a row of 128 bytes is: of a pixel of a region, or of a block of weights.
+CONVT_DEVICE uint32_t unit_at(int32_t row, int32_t u) {
+  return static_cast<uint32_t>(row * row_bytes + ((u ^ (row & 7)) * unit_bytes));
+}
+
 // Products of a chunk: of 32 bytes of channels each.
 CONVT_DEVICE int32_t count_of(const Params& p, int32_t chunk) {
   return chunk == p.chunks - 1 ? p.last_count : row_bytes / k_bytes;
@@ -63,63 +72,131 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
+// Whether two warps transpose the weights that the copy engine has brought.
+template <Mode mode>
+CONVT_DEVICE bool transposes_weights(const Params& p) {
+  return sizeof(typename Traits<mode>::Scalar) == 4 && p.weights_in_place;
+}
+
 // The blocks of weights of a step, from where they are.
-CONVT_DEVICE void copy_blocks(const Params& p, const Place& at, int32_t chunk, int32_t channels, int32_t step,
-                              device::SharedAddress to, device::SharedAddress barrier) {
+template <Mode mode>
+CONVT_DEVICE void copy_blocks(const Params& p, const Place& at, int32_t chunk, int32_t step, device::SharedAddress to,
+                              device::SharedAddress barrier) {
+  constexpr int32_t channels = row_bytes / static_cast<int32_t>(sizeof(typename Traits<mode>::Scalar));  // of a box
 #pragma unroll
   for (int32_t block = 0; block < most_rows; ++block) {
     if ((p.steps[step].mask >> block & 1) == 0) continue;
     const int32_t channel_block = p.channel_blocks == most_rows ? block : 0;
     const auto tap = p.taps[step][block];
-    const int32_t place[tensor_map_rank] = {(at.channel_tile * p.channel_blocks + channel_block) * 64, tap.column,
-                                            tap.row, chunk * channels, at.group};
-    device::box_load(to, p.w_map, place, barrier);
-    to += block_bytes;
+#pragma unroll
+    for (int32_t box = 0; box < 64 / channels; ++box) {
+      const int32_t first = (at.channel_tile * p.channel_blocks + channel_block) * 64 + box * channels;
+      const int32_t place[tensor_map_rank] = {first, tap.column, tap.row, chunk * channels_of_chunk(mode), at.group};
+      device::box_load(to + static_cast<uint32_t>(box * channels * row_bytes), p.w_map, place, barrier);
+    }
+    to += block_bytes * parts_of(mode);
   }
 }
 
-template <Mode mode>
-CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
-  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode);
-  const bool in_place = sizeof(typename Traits<mode>::Scalar) == 2 && p.weights_in_place;
-  const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
+// Calls f(tile, chunk, step, whether it is the tile's first, stage) for each stage of weights that a block reads.
+template <class F>
+CONVT_DEVICE void for_each_stage_of_weights(const Params& p, const F& f) {
   Ring ring;
-  if (!in_place) device::wait_for_previous_kernel();  // which packs them
   for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
       const Place at = place_of(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
       const Chunks chunks = chunks_of(p, at);
-      const unsigned char* from =
-          static_cast<const unsigned char*>(p.packed) +
-          (static_cast<int64_t>(set.packed) +
-           (static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
-                p.channel_groups +
-            static_cast<int64_t>(chunks.first)) *
-               set.fragments) *
-              fragment_bytes;
+      bool first = true;
       for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-        for (int32_t step = 0; step < set.steps; ++step) {
-          const auto bytes = static_cast<uint32_t>(__popc(p.steps[set.first_step + step].mask)) *
-                             static_cast<uint32_t>(fragment_bytes);
-          const device::SharedAddress to = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
-          const device::SharedAddress full = barriers.weights_full(ring.stage);
-          if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
-          device::mbarrier_arrive_expect(full, bytes);
-          if (in_place) {
-            copy_blocks(p, at, chunk, channels_of_chunk(mode), set.first_step + step, to, full);
-          } else {
-            device::bulk_load(to, from, bytes, full);
-            from += bytes;
-          }
+        for (int32_t step = set.first_step; step < set.first_step + set.steps; ++step, first = false) {
+          f(at, chunk, step, first, ring);
           ring.advance(p.weight_stages);
         }
       }
     }
     if (p.weights_stay) break;
   }
+}
+
+template <Mode mode>
+CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
+  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode);
+  const bool in_place = p.weights_in_place, transposes = transposes_weights<mode>(p);
+  const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
+  const unsigned char* from = nullptr;
+  if (!in_place) device::wait_for_previous_kernel();  // which packs them
+  for_each_stage_of_weights(p, [&](const Place& at, int32_t chunk, int32_t step, bool first, const Ring& ring) {
+    const auto blocks = static_cast<uint32_t>(__popc(p.steps[step].mask));
+    const uint32_t bytes = blocks * static_cast<uint32_t>(in_place ? block_bytes : fragment_bytes);
+    const device::SharedAddress to = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
+    const device::SharedAddress there =
+        transposes ? barriers.weights_read(ring.stage) : barriers.weights_full(ring.stage);
+    if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
+    device::mbarrier_arrive_expect(there, bytes);
+    if (in_place) {
+      copy_blocks<mode>(p, at, chunk, step, to, there);
+      return;
+    }
+    if (first) {
+      const DeviceSet& set = p.sets[at.set];
+      const auto tile = static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile);
+      from = static_cast<const unsigned char*>(p.packed) +
+             (set.packed + (tile * p.channel_groups + chunk) * set.fragments) * fragment_bytes;
+    }
+    device::bulk_load(to, from, bytes, there);
+    from += bytes;
+  });
   // What comes after this kernel waits for it alone: a kernel before it that nobody has waited for must not outlive it.
   if (in_place) device::wait_for_previous_kernel();
+}
+
+// Weights that lie as rows of output channels, to rows of input channels, rounded or split. Half of a block is 32
+// rows of 32 channels either way, so that it stays where it is; each of the two warps has every second half.
+template <Mode mode>
+CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
+  if constexpr (sizeof(typename Traits<mode>::Scalar) == 4) {
+    constexpr int32_t parts = parts_of(mode), half_bytes = block_bytes / 2;
+    const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
+    const device::SharedAddress weights =
+        device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at + half * half_bytes);
+    for_each_stage_of_weights(p, [&](const Place&, int32_t, int32_t step, bool, const Ring& ring) {
+      const int32_t blocks = __popc(p.steps[step].mask);
+      const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
+      device::mbarrier_wait(barriers.weights_read(ring.stage), ring.parity);
+#pragma unroll 1
+      for (int32_t block = 0; block < blocks; ++block) {
+        const device::SharedAddress from = stage + static_cast<uint32_t>(block * block_bytes * parts);
+        // A lane has an output channel: word `lane` of each row.
+        uint32_t r[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          r[i] = device::load_shared_4(from + unit_at(i, lane / 4) + static_cast<uint32_t>(lane % 4 * 4));
+        }
+        __syncwarp();
+#pragma unroll
+        for (int u = 0; u < 8; ++u) {
+          uint32_t words[parts][4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) round_to_words<mode>(__uint_as_float(r[4 * u + e]), words, e);
+#pragma unroll
+          for (int part = 0; part < parts; ++part) {
+            device::store_shared_16(from + static_cast<uint32_t>(part * block_bytes) + unit_at(lane, u), words[part][0],
+                                    words[part][1], words[part][2], words[part][3]);
+          }
+        }
+      }
+      device::fence_async_proxy();
+      __syncwarp();
+      if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
+    });
+  }
+}
+
+// How many arrivals make a stage of weights full.
+template <Mode mode>
+CONVT_DEVICE uint32_t weights_arrivals(const Params& p) {
+  return transposes_weights<mode>(p) ? rounders / 32 : 1;
 }
 
 // The warps that bring a patch, and the lanes of each. What depends on a lane is computed again for each chunk: the
@@ -141,11 +218,6 @@ struct Filler {
     return inside ? offset + shift_offset : -1;
   }
 };
-
-// Where unit `u` of a pixel of the region is.
-CONVT_DEVICE uint32_t unit_at(int32_t pixel, int32_t u) {
-  return static_cast<uint32_t>(pixel * row_bytes + ((u ^ (pixel & 7)) * unit_bytes));
-}
 
 // If channels of a pixel are not next to each other in x, a region is first [channel][pixel], with rows of channels in
 // an order in which lanes that read the same pixels of different channels find them in different banks.
@@ -581,6 +653,8 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
       if (threadIdx.x % 32 == 0) copy_boxes<mode>(p, shared, barriers);
     } else if (rounds_boxes<mode>(p)) {
       round_boxes<mode>(p, barriers);
+    } else if (transposes_weights<mode>(p)) {
+      transpose_weights<mode>(p, barriers);
     }
   } else if (p.fill == Fill::channels) {
     fill_patches<mode, Fill::channels>(p, shared, barriers);

@@ -117,8 +117,8 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   return s;
 }
 
-// w as [group][input channel][row][column][output channel], in boxes of a block: 64 output channels of a tap and a
-// chunk of the reduction. Channels beyond those of the group become zeros.
+// w as [group][input channel][row][column][output channel], in boxes of 128 bytes of output channels of a tap and a
+// chunk of the reduction: a block of 64 is one of them, or two. Channels beyond those of the group become zeros.
 inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
   const int64_t bytes = element_size(p.dtype), in = p.in_channels_per_group(), out = p.out_channels_per_group();
   // A dimension of one element has any stride.
@@ -128,14 +128,15 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
           {out, p.kernel_w, p.kernel_h, in, p.groups},
           {stride(p.kernel_w, p.w_strides[3]), stride(p.kernel_h, p.w_strides[2]), stride(in, p.w_strides[0]),
            stride(p.groups, checked_mul(in, p.w_strides[0]))},
-          {64, 1, 1, static_cast<int32_t>(row_bytes / bytes), 1}};
+          {static_cast<int32_t>(row_bytes / bytes), 1, 1, static_cast<int32_t>(row_bytes / bytes), 1}};
 }
 
-// Whether the copy engine may bring blocks of weights from where they are: then rows of output channels, which wgmma
-// takes of 16-bit types.
-inline bool weights_in_place(const Problem& p) {
-  return element_size(p.dtype) == 2 && p.w_aligned && (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) &&
-         make_w_map(p, nullptr).valid();
+// Whether the copy engine may bring blocks of weights from where they are: then rows of output channels. wgmma takes
+// these of 16-bit types. In float32 they are transposed where they lie, and rounded or split, by the warps that else
+// round the patch.
+inline bool weights_in_place(const Problem& p, bool channels_last) {
+  return (element_size(p.dtype) == 2 || channels_last) && p.w_aligned &&
+         (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) && make_w_map(p, nullptr).valid();
 }
 
 // x in channels_last, if the tile wants it, lies behind the rest: [part][group][image][pixel][channel], a pixel's
