@@ -93,187 +93,154 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
     bool edge = mode == Mode::ieee;  // a part of an infinity times a part that is zero is NaN
-    // The barriers of the stages of a step, by which they are given back once its products have read them; or 0.
-    struct Stages {
-      device::SharedAddress weights = 0, patch = 0;
-    };
-    const auto release = [&](const Stages& stages) {
-      device::mbarrier_arrive_if(stages.weights, elected && stages.weights != 0);
-      device::mbarrier_arrive_if(stages.patch, elected && stages.patch != 0);
+    // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
+    // patch; or 0.
+    device::SharedAddress used_weights = 0, used_patch = 0;
+    const auto release = [&] {
+      device::mbarrier_arrive_if(used_weights, elected && used_weights != 0);
+      device::mbarrier_arrive_if(used_patch, elected && used_patch != 0);
+      used_weights = used_patch = 0;
     };
     static_assert(config.rows() <= most_rows && most_rows == 2, "blocks of weights are counted without a loop");
     Ring from_ring = patch;
-    // A step's operands, and how many products of channels it has. While the tensor cores have half of a step's
-    // products to do, the next step is prepared: nothing else hides that it waits, and reads its table.
-    struct StepOperands {
-      device::MatrixDescriptor a, b;
-      uint32_t mask;
-      int32_t count;
-      Stages stages;
-    };
+    // A step is fetched while the one before is multiplied: it takes as long as its products to come.
     const DeviceStep* const table = p.steps + opaque(set.first_step);
     DeviceStep next = table[0];
     bool first = mode != Mode::ieee;
-    int32_t chunk = chunks.first, step = 0, count = 0;
-    device::MatrixDescriptor from = patches;
-    const auto prepare = [&] {
-      if (step == 0) count = count_of(p, chunk);
-      if (gather || step == 0) {
-        device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
-        if (first) edge = edges[from_ring.stage] != 0;
-        first = false;
-        from = device::advance(patches, static_cast<uint32_t>(from_ring.stage * p.patch_bytes));
-      }
-      StepOperands q;
-      q.a = device::advance(weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes));
-      q.b = device::advance(from, next.offset & offset_mask);
-      q.mask = next.mask, q.count = count;
-      device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity & weights_turn);
-      q.stages.weights = weights_turn != 0 ? barriers.weights_empty(ring.stage) : 0;
-      ring.advance(p.weight_stages);
-      const bool last = step == steps - 1;
-      if (gather || last) {
-        if (gives_back) q.stages.patch = barriers.patch_empty(from_ring.stage);
-        from_ring.advance(p.stages);
-      }
-      step = last ? 0 : step + 1, chunk += last ? 1 : 0;
-      next = table[step];
-      return q;
-    };
-    Stages used;
-    int32_t steps_left = (chunks.last - chunks.first) * steps;
-    StepOperands ready{};
-    if (steps_left > 0) ready = prepare();
+    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+      const int32_t count = count_of(p, chunk);
+      device::MatrixDescriptor from = patches;
 #pragma unroll 1
-    for (; steps_left > 0; --steps_left) {
-      const StepOperands now = ready;
-      // The first or second half of a step's products of some blocks, as one group. Each branch commits its own: a
-      // group whose last product the compiler does not see becomes two, and then nothing is left in flight by the wait
-      // below.
-      const auto multiply = [&](auto half, auto first_, auto last_, uint32_t first_stage_block) {
-        constexpr int first_block = decltype(first_)::value, last_block = decltype(last_)::value;
-        constexpr bool second_half = decltype(half)::value == 1;
-        const auto a = device::advance(now.a, first_stage_block * fragment_bytes);
-        // Of all blocks and pieces, so far into the operands.
-        const auto multiply_at = [&](auto major, auto& to, auto is_first, uint32_t a_bytes, uint32_t b_bytes) {
+      for (int32_t step = 0; step < steps; ++step) {
+        const DeviceStep now = next;
+        const bool last = step == steps - 1;
+        next = table[last ? 0 : step + 1];
+        if (gather || step == 0) {
+          device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
+          if (first) edge = edges[from_ring.stage] != 0;
+          first = false;
+          from = device::advance(patches, static_cast<uint32_t>(from_ring.stage * p.patch_bytes));
+        }
+        const device::MatrixDescriptor b = device::advance(from, now.offset & offset_mask);
+        device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity & weights_turn);
+        // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
+        // compiler does not see becomes two, and then nothing is left in flight by the wait below.
+        const auto multiply = [&](auto first_, auto last_, uint32_t first_stage_block) {
+          constexpr int first_block = decltype(first_)::value, last_block = decltype(last_)::value;
+          const device::MatrixDescriptor a = device::advance(
+              weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes) + first_stage_block * fragment_bytes);
+          // Of all blocks and pieces, so far into the operands.
+          const auto multiply_at = [&](auto major, auto& to, auto is_first, uint32_t a_bytes, uint32_t b_bytes) {
 #pragma unroll
-          for (int m = 0; m < last_block - first_block; ++m) {
-#pragma unroll
-            for (int i = 0; i < pieces; ++i) {
-              const auto a_now = device::advance(a, a_bytes + static_cast<uint32_t>(m * fragment_bytes));
-              const auto b_now = device::advance(now.b, piece_bytes[i] + b_bytes);
-              if constexpr (decltype(is_first)::value) {
-                device::first_wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
-              } else {
-                device::wgmma<wgmma_type<mode>, width, decltype(major)::value>(to(m, i), a_now, b_now);
-              }
-            }
-          }
-        };
-        constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
-        constexpr std::false_type more{};
-        if constexpr (parts == 2) {
-          // All at once: sums leave before the next ones. The small products first: their sums are truncated to less
-          // than the large ones' are.
-          if constexpr (second_half) return;
-          float products[last_block - first_block][pieces][width / 2];
-          const auto leaving = [&](int m, int i) -> float (&)[width / 2] { return products[m][i]; };
-          constexpr uint32_t a_low = block_bytes;
-          const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
-          // Of one or two products of channels.
-          const auto add_products = [&](uint32_t bytes, auto last_product) {
-            constexpr bool two = decltype(last_product)::value > 0;
-            device::wgmma_fence();
-            const uint32_t second = bytes + k_bytes;
-            multiply_at(k_major, leaving, std::true_type{}, bytes + a_low, bytes);
-            if constexpr (two) multiply_at(k_major, leaving, more, second + a_low, second);
-            multiply_at(k_major, leaving, more, bytes, bytes + b_low);
-            if constexpr (two) multiply_at(k_major, leaving, more, second, second + b_low);
-            multiply_at(k_major, leaving, more, bytes, bytes);
-            if constexpr (two) multiply_at(k_major, leaving, more, second, second);
-            device::wgmma_commit();
-            device::wgmma_wait<0>();
-#pragma unroll
-            for (int m = first_block; m < last_block; ++m) {
+            for (int m = 0; m < last_block - first_block; ++m) {
 #pragma unroll
               for (int i = 0; i < pieces; ++i) {
-                float (&sum)[width / 2] = products[m - first_block][i];
-                device::wgmma_results(sum);
-#pragma unroll
-                for (int e = 0; e < width / 2; ++e) sums[m][i][e] += sum[e];
+                const auto a_now = device::advance(a, a_bytes + static_cast<uint32_t>(m * fragment_bytes));
+                const auto b_now = device::advance(b, piece_bytes[i] + b_bytes);
+                if constexpr (decltype(is_first)::value) {
+                  device::first_wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
+                } else {
+                  device::wgmma<wgmma_type<mode>, width, decltype(major)::value>(to(m, i), a_now, b_now);
+                }
               }
             }
           };
-          int32_t k = 0;
-#pragma unroll 1
-          for (; k + 2 <= now.count; k += 2) {
-            add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 1>{});
-          }
-          if (k < now.count) add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 0>{});
-        } else {
-          const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
-          const auto multiply_chunk = [&](auto major) {
-            // From the channels of a product to the next ones'.
-            constexpr int32_t a_bytes =
-                decltype(major)::value == device::Major::k ? k_bytes : channels_of_fragment(mode) * row_bytes;
-            const auto multiply_channels = [&](int32_t k) {
-              multiply_at(major, kept, more, static_cast<uint32_t>(k * a_bytes), static_cast<uint32_t>(k * k_bytes));
-            };
-            device::wgmma_fence();
-            if (now.count == most_count) {
-              constexpr int middle = most_count / 2;
+          constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
+          constexpr std::false_type more{};
+          if constexpr (parts == 2) {
+            // The small products first: their sums are truncated to less than the large ones' are.
+            float products[last_block - first_block][pieces][width / 2];
+            const auto leaving = [&](int m, int i) -> float (&)[width / 2] { return products[m][i]; };
+            constexpr uint32_t a_low = block_bytes;
+            const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
+            // Of one or two products of channels.
+            const auto add_products = [&](uint32_t bytes, auto last_product) {
+              constexpr bool two = decltype(last_product)::value > 0;
+              device::wgmma_fence();
+              const uint32_t second = bytes + k_bytes;
+              multiply_at(k_major, leaving, std::true_type{}, bytes + a_low, bytes);
+              if constexpr (two) multiply_at(k_major, leaving, more, second + a_low, second);
+              multiply_at(k_major, leaving, more, bytes, bytes + b_low);
+              if constexpr (two) multiply_at(k_major, leaving, more, second, second + b_low);
+              multiply_at(k_major, leaving, more, bytes, bytes);
+              if constexpr (two) multiply_at(k_major, leaving, more, second, second);
+              device::wgmma_commit();
+              device::wgmma_wait<0>();
 #pragma unroll
-              for (int k = 0; k < middle; ++k) multiply_channels(second_half ? middle + k : k);
-              device::wgmma_commit();
-            } else {
-              const int32_t middle = (now.count + 1) / 2, end = second_half ? now.count : middle;
+              for (int m = first_block; m < last_block; ++m) {
+#pragma unroll
+                for (int i = 0; i < pieces; ++i) {
+                  float (&sum)[width / 2] = products[m - first_block][i];
+                  device::wgmma_results(sum);
+#pragma unroll
+                  for (int e = 0; e < width / 2; ++e) sums[m][i][e] += sum[e];
+                }
+              }
+            };
+            int32_t k = 0;
 #pragma unroll 1
-              for (int32_t k = second_half ? middle : 0; k < end - 1; ++k) multiply_channels(k);
-              multiply_channels(end - 1);
-              device::wgmma_commit();
+            for (; k + 2 <= count; k += 2) {
+              add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 1>{});
             }
-          };
-          if (second_half && now.count == 1) return;
-          if constexpr (sizeof(Scalar) == 2) {
-            if (p.weights_in_place) {
-              multiply_chunk(std::integral_constant<device::Major, device::Major::mn>{});
+            if (k < count) add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 0>{});
+          } else {
+            const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
+            const auto multiply_chunk = [&](auto major) {
+              // From the channels of a product to the next ones'.
+              constexpr int32_t a_bytes =
+                  decltype(major)::value == device::Major::k ? k_bytes : channels_of_fragment(mode) * row_bytes;
+              const auto multiply_channels = [&](int32_t k) {
+                multiply_at(major, kept, more, static_cast<uint32_t>(k * a_bytes), static_cast<uint32_t>(k * k_bytes));
+              };
+              device::wgmma_fence();
+              if (count == most_count) {
+#pragma unroll
+                for (int k = 0; k < most_count; ++k) multiply_channels(k);
+                device::wgmma_commit();
+              } else {
+#pragma unroll 1
+                for (int32_t k = 0; k < count - 1; ++k) multiply_channels(k);
+                multiply_channels(count - 1);
+                device::wgmma_commit();
+              }
+            };
+            if constexpr (sizeof(Scalar) == 2) {
+              if (p.weights_in_place) {
+                multiply_chunk(std::integral_constant<device::Major, device::Major::mn>{});
+              } else {
+                multiply_chunk(k_major);
+              }
             } else {
               multiply_chunk(k_major);
             }
-          } else {
-            multiply_chunk(k_major);
+            device::wgmma_wait<1>();
           }
-        }
-      };
-      const auto multiply_half = [&](auto half) {
+        };
         constexpr std::integral_constant<int, 0> zero{};
         constexpr std::integral_constant<int, 1> one{};
         constexpr std::integral_constant<int, blocks> all{};
         if constexpr (blocks == 1) {
           if (now.mask & mask_of_group) {
-            multiply(half, zero, one, now.mask & static_cast<uint32_t>(w.group_m));
+            multiply(zero, one, now.mask & static_cast<uint32_t>(w.group_m));
           } else {
-            device::wgmma_wait<0>();  // no group of this step follows those of the one before
+            device::wgmma_wait<0>();
           }
         } else if (now.mask == 3) {
-          multiply(half, zero, all, 0);
+          multiply(zero, all, 0);
         } else if (now.mask == 1) {
-          multiply(half, zero, one, 0);
+          multiply(zero, one, 0);
         } else {
-          multiply(half, one, all, 0);
+          multiply(one, all, 0);
         }
-      };
-      multiply_half(std::integral_constant<int, 0>{});
-      if constexpr (parts == 1) {
-        // All but what has just been issued has read its stages.
-        device::wgmma_wait<1>();
-        release(used);
-        used = now.stages;
-      } else {
-        release(now.stages);
+        if constexpr (parts == 1) release();
+        used_weights = weights_turn != 0 ? barriers.weights_empty(ring.stage) : 0;
+        ring.advance(p.weight_stages);
+        if (gather || last) {
+          if (gives_back) used_patch = barriers.patch_empty(from_ring.stage);
+          from_ring.advance(p.stages);
+        }
+        if constexpr (parts == 2) release();  // nothing is left in flight
       }
-      if (steps_left > 1) ready = prepare();
-      multiply_half(std::integral_constant<int, 1>{});
     }
     if (unit_ends) patch = from_ring;
     if constexpr (alternate) {
@@ -282,7 +249,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       device::mbarrier_arrive_if(barriers.order(group ^ 1), elected);
     }
     device::wgmma_wait<0>();
-    release(used);
+    release();
 
     if (p.splits > 1 && set.steps == 0) {
       // There is nothing to add up.
