@@ -148,16 +148,16 @@ def test_which_weights_are_read_in_place(weights, precision):
     tiles = [c.plan.tile for c in candidates(plan, "implicit_gemm_sm90").values() if c.fits]
     assert tiles
     assert all(("weights in place" in str(tile)) == tile.weights_in_place for tile in tiles)
-    if precision in DTYPES or not in_place:
-        assert {tile.weights_in_place for tile in tiles} == {in_place}
-    else:
-        # The warps that transpose float32's else bring x.
+    if precision == "tf32" and in_place:
+        # The warps that transpose them else bring x.
         assert all(tile.channels_last for tile in tiles if tile.weights_in_place)
+    else:
+        assert {tile.weights_in_place for tile in tiles} == {in_place and precision != "ieee"}
 
 
-@pytest.mark.parametrize("precision", ("tf32", "ieee"), indirect=True)
+@pytest.mark.parametrize("precision", ("tf32",), indirect=True)
 def test_many_weights_for_few_positions_are_read_in_place(precision):
-    p = Problem(1, 1024, 512, (8, 8), (4, 4), (2, 2), (1, 1))
+    p = Problem(1, 1024, 1024, (8, 8), (5, 5), (1, 1), (2, 2))
     x, w = (torch.empty(s).to(memory_format=torch.channels_last) for s in (p.x_shape, p.w_shape))
     plan = convt.explain(x, w, device="h200", **p.arguments)
     best = min(

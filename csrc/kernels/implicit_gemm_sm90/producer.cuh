@@ -75,7 +75,7 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
 // Whether two warps transpose the weights that the copy engine has brought.
 template <Mode mode>
 CONVT_DEVICE bool transposes_weights(const Params& p) {
-  return sizeof(typename Traits<mode>::Scalar) == 4 && p.weights_in_place;
+  return mode == Mode::tf32 && p.weights_in_place;
 }
 
 // The blocks of weights of a step, from where they are.
@@ -151,46 +151,38 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   if (in_place) device::wait_for_previous_kernel();
 }
 
-// Weights that lie as rows of output channels, to rows of input channels, rounded or split. Half of a block is 32
-// rows of 32 channels either way, so that it stays where it is; each of the two warps has every second half.
-template <Mode mode>
+// Weights that lie as rows of output channels, to rows of input channels, rounded. Half of a block is 32 rows of 32
+// channels either way, so that it stays where it is; each of the two warps has every second half.
 CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
-  if constexpr (sizeof(typename Traits<mode>::Scalar) == 4) {
-    constexpr int32_t parts = parts_of(mode), half_bytes = block_bytes / 2;
-    const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
-    const device::SharedAddress weights =
-        device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at + half * half_bytes);
-    for_each_stage_of_weights(p, [&](const Place&, int32_t, int32_t step, bool, const Ring& ring) {
-      const int32_t blocks = __popc(p.steps[step].mask);
-      const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
-      device::mbarrier_wait(barriers.weights_read(ring.stage), ring.parity);
+  constexpr int32_t half_bytes = block_bytes / 2;
+  const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
+  const device::SharedAddress weights =
+      device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at + half * half_bytes);
+  for_each_stage_of_weights(p, [&](const Place&, int32_t, int32_t step, bool, const Ring& ring) {
+    const int32_t blocks = __popc(p.steps[step].mask);
+    const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
+    device::mbarrier_wait(barriers.weights_read(ring.stage), ring.parity);
 #pragma unroll 1
-      for (int32_t block = 0; block < blocks; ++block) {
-        const device::SharedAddress from = stage + static_cast<uint32_t>(block * block_bytes * parts);
-        // A lane has an output channel: word `lane` of each row.
-        uint32_t r[32];
+    for (int32_t block = 0; block < blocks; ++block) {
+      const device::SharedAddress from = stage + static_cast<uint32_t>(block * block_bytes);
+      // A lane has an output channel: word `lane` of each row.
+      uint32_t r[32];
 #pragma unroll
-        for (int i = 0; i < 32; ++i) {
-          r[i] = device::load_shared_4(from + unit_at(i, lane / 4) + static_cast<uint32_t>(lane % 4 * 4));
-        }
-        __syncwarp();
-#pragma unroll
-        for (int u = 0; u < 8; ++u) {
-          uint32_t words[parts][4];
-#pragma unroll
-          for (int e = 0; e < 4; ++e) round_to_words<mode>(__uint_as_float(r[4 * u + e]), words, e);
-#pragma unroll
-          for (int part = 0; part < parts; ++part) {
-            device::store_shared_16(from + static_cast<uint32_t>(part * block_bytes) + unit_at(lane, u), words[part][0],
-                                    words[part][1], words[part][2], words[part][3]);
-          }
-        }
+      for (int i = 0; i < 32; ++i) {
+        r[i] = device::load_shared_4(from + unit_at(i, lane / 4) + static_cast<uint32_t>(lane % 4 * 4));
       }
-      device::fence_async_proxy();
       __syncwarp();
-      if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
-    });
-  }
+#pragma unroll
+      for (int u = 0; u < 8; ++u) {
+        uint4 v = make_uint4(r[4 * u], r[4 * u + 1], r[4 * u + 2], r[4 * u + 3]);
+        round_words<Mode::tf32>(v);
+        device::store_shared_16(from + unit_at(lane, u), v.x, v.y, v.z, v.w);
+      }
+    }
+    device::fence_async_proxy();
+    __syncwarp();
+    if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
+  });
 }
 
 // How many arrivals make a stage of weights full.
@@ -654,7 +646,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     } else if (rounds_boxes<mode>(p)) {
       round_boxes<mode>(p, barriers);
     } else if (transposes_weights<mode>(p)) {
-      transpose_weights<mode>(p, barriers);
+      transpose_weights(p, barriers);
     }
   } else if (p.fill == Fill::channels) {
     fill_patches<mode, Fill::channels>(p, shared, barriers);

@@ -132,10 +132,11 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
 }
 
 // Whether the copy engine may bring blocks of weights from where they are: then rows of output channels. wgmma takes
-// these of 16-bit types. In float32 they are transposed where they lie, and rounded or split, by the warps that else
-// round the patch.
+// these of 16-bit types. In TF32 they are transposed and rounded where they lie, by the warps that else round the
+// patch.
 inline bool weights_in_place(const Problem& p, bool channels_last) {
-  return (element_size(p.dtype) == 2 || channels_last) && p.w_aligned &&
+  const Mode mode = mode_of(p);
+  return (mode == Mode::tf32 ? channels_last : mode != Mode::ieee) && p.w_aligned &&
          (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) && make_w_map(p, nullptr).valid();
 }
 

@@ -156,24 +156,18 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
         multiply *= 3;
         multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
       }
-      // Weights that are transposed in shared memory take its time from the products.
-      const double transposed =
-          element == 4 && tile.weights_in_place && !shared.weights_stay ? chunks * blocks_of_weights * clock : 0;
-      const double products = products_of_chunk * config.groups_n * config.pieces * (parts > 1 ? 3 : 1);
-      multiply = std::max(
-          multiply, transposed * (products * (2048 + 32.0 * config.width) + (1 + parts) * family::block_bytes) / 128);
       // A step waits for its weights, and a chunk for its patch.
       const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
       const double overhead = (chunks * 40 * steps + patches * 120) * clock;
-      const double weights =
-          shared.weights_stay ? 0
-                              : chunks * blocks_of_weights * family::block_bytes * (tile.weights_in_place ? 1 : parts);
+      const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double read =
           (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts +
            weights) /
           (1.5 * device.bandwidth / cores);
-      const double fill =
-          std::max({read, patches * fill_clocks * products_of_chunk / 4 * clock, transposed * (100 + 100 * parts)});
+      // Two warps transpose weights where they lie, which waits for each step's; measured.
+      const bool transposes = element == 4 && tile.weights_in_place && !shared.weights_stay;
+      const double transposed = transposes ? 750 * chunks * blocks_of_weights * clock : 0;
+      const double fill = std::max({read, patches * fill_clocks * products_of_chunk / 4 * clock, transposed});
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
       // one multiplies, and only the last tile's store is waited for.
       const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
@@ -260,7 +254,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
       if (channels_last && !may_bring_into_channels_last(p)) continue;
       const bool may_place = family::weights_in_place(p, channels_last);
       for (const bool in_place : {false, true}) {
-        // Only float32's cost something where they are.
+        // Only TF32's cost something where they are.
         if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
         tile.channels_last = channels_last, tile.weights_in_place = in_place;
         consider_tiles();
