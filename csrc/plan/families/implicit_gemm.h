@@ -39,7 +39,7 @@ inline std::string implicit_gemm_refusal(const Problem& p) {
 inline constexpr double packing_launch_seconds = 2e-6;
 inline double packing_seconds(const Problem& p, const DeviceInfo& device, int64_t packed_bytes) {
   const double bytes = static_cast<double>(checked_mul(p.w_elements(), element_size(p.dtype)) + packed_bytes);
-  return bytes / (0.5 * device.bandwidth);
+  return bytes / (0.6 * device.bandwidth);
 }
 
 // The best way to cut a problem for a configuration; none yet if the grid is empty.

@@ -164,18 +164,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
           (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts +
            weights) /
           (1.5 * device.bandwidth / cores);
-      // Two warps transpose weights where they lie, which waits for each step's; measured.
-      const bool transposes = element == 4 && tile.weights_in_place && !shared.weights_stay;
-      const double transposed = transposes ? 750 * chunks * blocks_of_weights * clock : 0;
-      const double fill = std::max({read, patches * fill_clocks * products_of_chunk / 4 * clock, transposed});
+      const double fill = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
       // one multiplies, and only the last tile's store is waited for.
       const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
       const double store = scattered * written / (0.6 * device.bandwidth / cores);
-      const double main = std::max(multiply + overhead, fill), both = main + store;
+      // What it takes more where two warps transpose the weights, a block of them; measured. Those that stay come once.
+      const double blocks_transposed =
+          element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
+      const double transposed = 230 * blocks_transposed * clock;
+      const double main = std::max(multiply + overhead, fill) + transposed, both = main + store;
       const double work =
-          delay * (config.alternate() ? waves * std::max(std::max(multiply, fill), both / 2) + std::min(store, both / 2)
-                                      : waves * both);
+          delay * (config.alternate()
+                       ? waves * std::max(std::max(multiply, fill) + transposed, both / 2) + std::min(store, both / 2)
+                       : waves * both);
       const double seconds = launches + preparation +
                              std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
                              (splits > 1 ? 3e-6 : 0);
