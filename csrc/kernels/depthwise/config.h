@@ -20,6 +20,7 @@ enum class Form : int32_t {
   last,      // channels_last, exact shapes: a vector of channels of a tile
   any_last,  // channels_last, any kernel, stride and dilation: a vector of channels of some columns
   any,       // any kernel, stride, dilation and strides of memory: some rows of a column of one plane
+  any_one,   // the same for problems of few outputs: one of them
 };
 
 // Kernel and stride are exact, so that no tap is multiplied by a zero that stands for nothing. Of the padding only the
@@ -78,6 +79,7 @@ inline constexpr Config configs[] = {
 
     {"nhwc_any", Form::any_last, {}, {}},
     {"any", Form::any, {}, {}},
+    {"any_one", Form::any_one, {}, {}},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 

@@ -52,10 +52,10 @@ void run_any_last(const Plan& plan, const Problem& problem, const Operands& oper
   });
 }
 
-template <class Scalar>
+template <class Scalar, int P = columns_of_any>
 void run_any(const Problem& problem, const Operands& operands) {
-  const AnyParams params = make_any_params(problem, operands);
-  for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar>(params, i);
+  const AnyParams params = make_any_params(problem, operands, P);
+  for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar, P>(params, i);
 }
 
 template <class Scalar, int Row = 0>
@@ -67,6 +67,8 @@ void run_row(const Plan& plan, const Problem& problem, const Operands& operands)
     constexpr Config config = configs[Row];
     if constexpr (config.form == Form::any) {
       run_any<Scalar>(problem, operands);
+    } else if constexpr (config.form == Form::any_one) {
+      run_any<Scalar, 1>(problem, operands);
     } else if constexpr (config.form == Form::any_last) {
       run_any_last<Scalar>(plan, problem, operands);
     } else if constexpr (config.form == Form::rows) {

@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(block, V == 4 ? 3 : 4)
   compute_any_last<Scalar, V>(p, table, blockIdx.x, threadIdx.x);
 }
 
-template <class Scalar>
+template <class Scalar, int P>
 __global__ void __launch_bounds__(block, 4) depthwise_any_kernel(const __grid_constant__ AnyParams p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
-  if (index < p.threads) compute_any<Scalar>(p, index);
+  if (index < p.threads) compute_any<Scalar, P>(p, index);
 }
 
 }  // namespace convt::depthwise

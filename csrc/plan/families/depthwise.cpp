@@ -84,7 +84,7 @@ std::string last_refusal(const Problem& p) {
                       image(p.out_channels, p.out_h, p.y_strides[2], p.out_w, p.y_strides[3]), "");
 }
 
-// Forms any and any_last.
+// Forms any, any_one and any_last.
 std::string any_refusal(const Problem& p) {
   const int64_t inputs = p.in_channels_per_group(), outputs = p.out_channels_per_group();
   if (inputs > 1 && outputs > 1) {
@@ -137,12 +137,6 @@ std::string count_refusal(int64_t threads) {
   return threads < threads_limit ? "" : "needs " + number(threads) + " threads, more than it can number";
 }
 
-// Those of form any.
-int64_t any_threads(const Problem& p) {
-  const int64_t rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any);
-  return checked_mul(checked_mul(checked_mul(rows, p.stride_h), p.out_w), checked_mul(p.batch, p.out_channels));
-}
-
 // One configuration for one problem: fills in the plan's grid, or says why not.
 std::string plan_configuration(const Config& config, const Problem& p, const DeviceInfo& device, Plan& plan) {
   const int64_t bytes = element_size(p.dtype);
@@ -177,7 +171,7 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       if (config.form == Form::rows) {
         // What the kernel for any shape refuses: it computes what lies in memory without alignment.
         reason = any_refusal(p);
-        if (reason.empty()) reason = count_refusal(any_threads(p));
+        if (reason.empty()) reason = count_refusal(depthwise::any_threads(p, depthwise::columns_of_any));
         if (reason.empty()) reason = vectors_refusal(config, p);
         if (!reason.empty()) return reason;
       }
@@ -217,7 +211,8 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       const std::string reason = first_of({any_refusal, last_refusal}, p);
       return reason.empty() ? plan_blocks(depthwise::any_last_blocking(p, depthwise::any_vector(p))) : reason;
     }
-    case Form::any: {
+    case Form::any:
+    case Form::any_one: {
       std::string reason = any_refusal(p);
       if (reason.empty()) {
         reason =
@@ -225,21 +220,70 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
                          checked_add(extent(p.out_h, p.y_strides[2]), extent(p.out_w, p.y_strides[3])), " a channel");
       }
       if (!reason.empty()) return reason;
-      return plan_threads(any_threads(p));
+      return plan_threads(depthwise::any_threads(p, config.form == Form::any ? depthwise::columns_of_any : 1));
     }
   }
   return "is unknown";
 }
 
+// What the kernels for any shape take: the sum of what a warp issues, of the lines of memory that its loads and stores
+// touch, one a cycle, and of a thread's waits. Measured, in cycles but for the waits.
+struct AnyCosts {
+  double waits, wait_of_tap;             // seconds
+  double copy;                           // of the time of a copy
+  double warp, row, tap, tap_of_halves;  // instructions
+  double tap_of_channel;                 // of a vector
+  double line, stored_line;
+};
+constexpr AnyCosts costs_of_any{2.4e-6, 0.24e-6, 0.23, 244, 45, 18, 8.5, 0, 0.40, 3.1};
+constexpr AnyCosts costs_of_any_one{2.3e-6, 0.10e-6, 0.87, 307, 39, 11, 14, 0, 0.35, 9.4};
+constexpr AnyCosts costs_of_any_last{3.3e-6, 0.29e-6, 0.46, 282, 0, 0, 0.4, 20, 0.52, 0};
+
+double any_seconds(const Config& config, const Problem& p, const DeviceInfo& device) {
+  const auto real = [](auto n) { return static_cast<double>(n); };
+  const double bytes = real(element_size(p.dtype)), line = 128, lanes_of_warp = 32;
+  const double inputs = real(p.in_channels_per_group());
+  const double rows = inputs * std::max(1.0, real(p.kernel_h) / real(p.stride_h));
+  const double taps = rows * std::max(1.0, real(p.kernel_w) / real(p.stride_w));
+  AnyCosts costs = costs_of_any_last;
+  double warps = 0, outputs = depthwise::columns_of_any, vector = 1, loaded = 1, stored = 1;
+  if (config.form == Form::any_last) {
+    vector = depthwise::any_vector(p);
+    const depthwise::Blocking b = depthwise::any_last_blocking(p, depthwise::any_vector(p));
+    warps = real(b.groups) * real(b.chunks) * (depthwise::block / lanes_of_warp);
+    // Slots of a warp: neighbours are phases of the same columns, then the next columns.
+    const double slots = std::max(1.0, lanes_of_warp / b.lanes);
+    const double phases = std::min(slots, real(p.stride_w)), places = std::max(1.0, slots / phases);
+    const double width = std::max(1.0, b.lanes * vector * bytes / line);
+    loaded = std::min({places * width, places * outputs * real(p.in_channels) * bytes / line, lanes_of_warp});
+    loaded = std::max({1.0, loaded, vector * bytes * lanes_of_warp / phases / line});
+  } else {
+    const bool one = config.form == Form::any_one;
+    costs = one ? costs_of_any_one : costs_of_any;
+    outputs = one ? 1 : depthwise::columns_of_any;
+    warps = real(depthwise::any_threads(p, one ? 1 : depthwise::columns_of_any)) / lanes_of_warp;
+    const bool channels = depthwise::channels_first(p);
+    const auto lines = [&](double stride) {
+      return std::clamp(lanes_of_warp * stride * bytes / line, 1.0, lanes_of_warp);
+    };
+    loaded =
+        lines(channels ? real(std::abs(p.x_strides[1])) * inputs : real(std::abs(p.x_strides[3])) / real(p.stride_w));
+    stored = lines(real(std::abs(p.y_strides[channels ? 1 : 3])));
+  }
+  const double cycle = 1 / (1.7e9 * device.multiprocessors), issue = cycle / 4;
+  const double half = bytes == 2 ? 1 : 0;
+  const double of_warp =
+      costs.warp + costs.row * rows + taps * (costs.tap + costs.tap_of_halves * half + costs.tap_of_channel * vector);
+  return launch_seconds + costs.waits + costs.wait_of_tap * taps +
+         costs.copy * real(p.compulsory_bytes()) / device.bandwidth + warps * of_warp * issue +
+         warps * outputs * (costs.line * taps * (loaded - 1) + costs.stored_line * stored) * cycle;
+}
+
 double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {
+  if (!config.exact()) return any_seconds(config, p, device);
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
   // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape.
-  if (config.form == Form::rows) return launch_seconds + copy * 0.98;
-  if (config.exact()) return launch_seconds + copy;
-  // A load a multiply-add, or one for a vector of channels: those of L1 bound it.
-  const double share = config.form == Form::any_last ? 0.2 : 0.12;
-  return launch_seconds +
-         std::max(copy / 0.6, 2.0 * static_cast<double>(p.useful_macs()) / (device.fp32_flops * share));
+  return launch_seconds + copy * (config.form == Form::rows ? 0.98 : 1);
 }
 
 }  // namespace
