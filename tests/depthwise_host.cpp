@@ -54,6 +54,12 @@ Problem random_problem(const depthwise::Config& c, DataType dtype) {
   do {
     p.batch = pick(1, 2);
     p.in_h = pick(1, 12), p.in_w = pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 5);
+    if (c.form == depthwise::Form::one_tap) {
+      p.in_channels = pick(0, 1) == 0 ? 8 * pick(1, 8) : pick(1, 40), p.out_channels = pick(1, c.channels);
+      p.kernel_h = p.stride_h = c.h.stride, p.kernel_w = p.stride_w = c.w.stride;
+      p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
+      return p;
+    }
     if (c.exact()) {
       p.groups = p.in_channels =
           last ? depthwise::vector_of(c, bytes) * (pick(0, 3) == 0 ? pick(30, 70) : pick(1, 9)) : pick(1, 3);

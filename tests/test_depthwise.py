@@ -49,13 +49,16 @@ LAST = {
 }
 EXACT = TILE | ROWS | LAST
 ANY = ("nhwc_any", "any", "any_one")
-CONFIGURATIONS = (*EXACT, *ANY)
+# Stride and output channels at most.
+ONE_TAP = {"one_tap_s1_c4": (1, 4), "one_tap_s1_c16": (1, 16), "one_tap_s2_c4": (2, 4), "one_tap_s4_c1": (4, 1)}
+BOTH_LAYOUTS = ("any", "any_one", *ONE_TAP)
+CONFIGURATIONS = (*EXACT, *ANY, *ONE_TAP)
 COMPILED = [(c, d) for c in CONFIGURATIONS for d in DTYPES]
 
 
 def is_last(configuration, rng):
     """Whether the configuration takes channels_last; some take both."""
-    return configuration.startswith("nhwc_") or (configuration in ("any", "any_one") and rng.random() < 0.5)
+    return configuration.startswith("nhwc_") or (configuration in BOTH_LAYOUTS and rng.random() < 0.5)
 
 
 def any_problem(rng, most_height, most_width):
@@ -86,6 +89,12 @@ def problem(configuration, rng, most_height=12, most_width=40):
     """A random problem that the configuration takes; every second one has rows that vectors fit."""
     if configuration in ANY:
         return any_problem(rng, most_height, most_width)
+    if configuration in ONE_TAP:
+        stride, channels = ONE_TAP[configuration]
+        inputs = rng.choice((8 * rng.randint(1, 8), rng.randint(1, 40)))
+        size = rng.randint(1, most_height), rng.choice((rng.randint(2, most_width), 8 * rng.randint(1, 5)))
+        strides = (stride, stride)
+        return Problem(rng.randint(1, 3), inputs, rng.randint(1, channels), size, strides, strides)
     kernel, stride, padding = SHAPES[EXACT[configuration]]
     while True:
         if configuration in LAST:
@@ -131,7 +140,7 @@ def operands(p, configuration, dtype, rng, device="cpu"):
     last = is_last(configuration, rng)
     x = in_memory(random_tensor(p.x_shape, dtype, device), last, rng.choice((0, 0, 3)))
     w = random_tensor(p.w_shape, dtype, device)
-    if configuration in ("any", "any_one") and rng.random() < 0.3:
+    if configuration in BOTH_LAYOUTS and rng.random() < 0.3:
         x, w = lay_out(x, "sliced"), lay_out(w, rng.choice(("permuted", "sliced")))
     return x, w, random_tensor((p.out_channels,), dtype, device) if rng.random() < 0.5 else None
 

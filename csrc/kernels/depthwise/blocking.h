@@ -79,6 +79,18 @@ inline int64_t any_threads(const Problem& p, int32_t outputs) {
                      checked_mul(p.batch, p.out_channels));
 }
 
+// Form one_tap: whether channels lie together in memory rather than columns, threads, and bytes of the table of
+// weights.
+inline bool takes_channels(const Problem& p) {
+  return p.in_channels > 1 && std::abs(p.x_strides[1]) < std::abs(p.x_strides[3]);
+}
+inline int64_t one_tap_threads(const Problem& p, int32_t pixels) {
+  return checked_mul(checked_mul(p.batch, p.in_h), ceil_div<int64_t>(p.in_w, pixels));
+}
+inline int64_t one_tap_table_bytes(const Config& c, const Problem& p) {
+  return checked_mul(p.in_channels, int64_t{4} * c.h.stride * c.w.stride * c.channels);
+}
+
 // Whether channels can be read and written in vectors, as far as sizes and strides decide it.
 inline bool takes_vectors(const Problem& p, int32_t vector) {
   if (vector == 1) return true;

@@ -47,6 +47,14 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
       return launch_any<Scalar>(problem, operands, stream);
     } else if constexpr (config.form == Form::any_one) {
       return launch_any<Scalar, 1>(problem, operands, stream);
+    } else if constexpr (config.form == Form::one_tap) {
+      const OneTapParams params = make_one_tap_params(plan, problem, operands);
+      const auto bytes = static_cast<size_t>(one_tap_table_bytes(config, problem));
+      if (takes_channels(problem)) {
+        depthwise_one_tap_kernel<Scalar, Row, true><<<grid, block, bytes, stream>>>(params);
+      } else {
+        depthwise_one_tap_kernel<Scalar, Row, false><<<grid, block, bytes, stream>>>(params);
+      }
     } else if constexpr (config.form == Form::any_last) {
       return launch_any_last<Scalar>(plan, problem, operands, stream);
     } else if constexpr (config.form == Form::rows) {

@@ -137,6 +137,26 @@ std::string count_refusal(int64_t threads) {
   return threads < threads_limit ? "" : "needs " + number(threads) + " threads, more than it can number";
 }
 
+std::string one_tap_refusal(const Config& config, const Problem& p) {
+  if (p.groups != 1) return "takes 1 group, not " + number(p.groups);
+  std::string reason = shape_refusal(config, p);
+  if (!reason.empty()) return reason;
+  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
+  if (p.padding_h != 0 || p.padding_w != 0 || p.out_h != p.in_h * p.stride_h || p.out_w != p.in_w * p.stride_w) {
+    return "takes no padding";
+  }
+  if (p.out_channels > config.channels) {
+    return "takes at most " + number(config.channels) + " output channels, not " + number(p.out_channels);
+  }
+  if (p.in_h >= image_limit || p.out_w >= image_limit || p.in_channels >= image_limit) {
+    return "takes images of less than 2^30 rows and columns";
+  }
+  if (p.in_channels == 0 || depthwise::one_tap_table_bytes(config, p) > depthwise::table_bytes) {
+    return "has no room in shared memory for the weights of " + number(p.in_channels) + " input channels";
+  }
+  return "";
+}
+
 // One configuration for one problem: fills in the plan's grid, or says why not.
 std::string plan_configuration(const Config& config, const Problem& p, const DeviceInfo& device, Plan& plan) {
   const int64_t bytes = element_size(p.dtype);
@@ -211,6 +231,12 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       const std::string reason = first_of({any_refusal, last_refusal}, p);
       return reason.empty() ? plan_blocks(depthwise::any_last_blocking(p, depthwise::any_vector(p))) : reason;
     }
+    case Form::one_tap: {
+      const std::string reason = one_tap_refusal(config, p);
+      if (!reason.empty()) return reason;
+      return plan_threads(
+          depthwise::one_tap_threads(p, depthwise::pixels_of_one_tap(config, bytes, depthwise::takes_channels(p))));
+    }
     case Form::any:
     case Form::any_one: {
       std::string reason = any_refusal(p);
@@ -279,7 +305,27 @@ double any_seconds(const Config& config, const Problem& p, const DeviceInfo& dev
          warps * outputs * (costs.line * taps * (loaded - 1) + costs.stored_line * stored) * cycle;
 }
 
+// A copy, or what a warp issues: for each input channel a load and for each output a multiply-add. Rows that are no
+// whole vectors are read element by element.
+double one_tap_seconds(const Config& config, const Problem& p, const DeviceInfo& device) {
+  const bool last = depthwise::takes_channels(p);
+  const int64_t bytes = element_size(p.dtype);
+  const int32_t pixels = depthwise::pixels_of_one_tap(config, bytes, last);
+  const bool vectors = last ? p.in_channels % (16 / bytes) == 0 : p.in_w % pixels == 0;
+  const double outputs = config.h.stride * config.w.stride * config.channels;
+  const double warps = static_cast<double>(depthwise::one_tap_threads(p, pixels)) / 32;
+  const double of_channel = outputs * pixels + outputs / 4 + (vectors ? 4 : 8 * pixels);
+  const double issue =
+      warps * (200 + static_cast<double>(p.in_channels) * of_channel) / (4 * 1.7e9 * device.multiprocessors);
+  const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
+  // Measured. More than 4 channels of a pixel are stored in pieces, which touch a line of memory several times.
+  const double waits = 5e-6 + (vectors ? 0 : 0.25e-6 * static_cast<double>(p.in_channels));
+  const double work = std::max(copy * (last ? 1.4 : 1.15), 1.4 * issue);
+  return launch_seconds + waits + work * (last && config.channels > 4 ? 3 : 1);
+}
+
 double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {
+  if (config.form == Form::one_tap) return one_tap_seconds(config, p, device);
   if (!config.exact()) return any_seconds(config, p, device);
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
   // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape.
