@@ -42,25 +42,32 @@ Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::Til
                             ? static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h)
                             : static_cast<double>(t.taps_h);
   const double chunks = std::max(1.0, taps_h * static_cast<double>(t.taps_w * t.chunks));
-  // Of a chunk of a tile on a multiprocessor, at 1.7 GHz: multiplications of 4 tensor cores, at half of their rate, and
-  // the time from memory to shared memory, which other blocks hide.
+  // Of a chunk of a tile on a multiprocessor, at 1.7 GHz: 8 words of 64 positions and 8 columns, or the time from
+  // memory to shared memory, which other blocks hide. Measured.
+  const bool half = p.dtype != DataType::float32, last = p.x_strides[1] == 1;
+  const bool large = config.tile_positions > 64, small = tile_columns == 64;
+  const double of_step = (half ? 14 : strict ? 41 : last ? 13 : 5.5) * (large ? 1.35 : small && strict ? 1.15 : 1);
+  const double latency = large || small ? 1.2e-6 : 1.6e-6;
   const double steps = std::min<double>(config.chunk_words / large_stride::step_words,
                                         std::ceil(static_cast<double>(t.words) / large_stride::step_words));
-  const double product = steps * tile_columns / 8 * config.tile_positions / 64 * 5.7 * 2 * (strict ? 3.2 : 1) / 1.7e9,
-               latency = 0.6e-6;
+  const double product = steps * tile_columns / 8 * config.tile_positions / 64 * of_step / 1.7e9;
+  // Of a block, before and after.
+  const double area = config.tile_positions * tile_columns / 8192.0;
   const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype)),
                multiprocessors = device.multiprocessors;
   Cut best;
   for (int32_t splits = 1; splits == 1 || (splits <= 16 && 2 * splits <= chunks); splits *= 2) {
     const double blocks = static_cast<double>(t.tiles) * splits, each = std::ceil(chunks / splits);
     const double of_one = std::min(resident, std::ceil(blocks / multiprocessors));
-    const double waves = std::max(1.0, blocks / (multiprocessors * of_one));
-    const double busy = waves * (each * std::max(of_one * product, latency) + 2e-6);
+    // Blocks of the last wave have the multiprocessor for themselves.
+    const double fraction = std::max(1.0, blocks / (multiprocessors * of_one));
+    const double waves = fraction + 0.65 * (std::ceil(fraction) - fraction);
+    const double busy = waves * (each * std::max(of_one * product, latency) + 1.9e-6 + 1.4e-6 * of_one * area);
     const double bytes = static_cast<double>(p.compulsory_bytes());
     double seconds = launch_seconds + std::max(bytes / device.bandwidth / 0.8, busy);
     if (splits > 1) {
       // Zeros for the counters, and the partial sums, which the second level of cache holds.
-      seconds += 2.5e-6 + 8.0 * blocks * config.tile_positions * tile_columns / 3e12;
+      seconds += 6.3e-6 + 8.0 * blocks * config.tile_positions * tile_columns / 3.6e12;
     }
     if (splits == 1 || seconds < 0.95 * best.seconds) best = {splits, seconds};
   }
