@@ -54,6 +54,12 @@ Problem random_problem(const depthwise::Config& c, DataType dtype) {
   do {
     p.batch = pick(1, 2);
     p.in_h = pick(1, 12), p.in_w = pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 5);
+    if (c.form == depthwise::Form::one_tap) {
+      p.in_channels = pick(0, 1) == 0 ? 8 * pick(1, 8) : pick(1, 40), p.out_channels = pick(1, c.channels);
+      p.kernel_h = p.stride_h = c.h.stride, p.kernel_w = p.stride_w = c.w.stride;
+      p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
+      return p;
+    }
     if (c.exact()) {
       p.groups = p.in_channels =
           last ? depthwise::vector_of(c, bytes) * (pick(0, 3) == 0 ? pick(30, 70) : pick(1, 9)) : pick(1, 3);
@@ -90,7 +96,7 @@ bool run(int32_t row, DataType dtype) {
   const auto dense = [](const std::array<int64_t, 4>& s) { return Strides{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; };
   const auto last = [](const std::array<int64_t, 4>& s) { return Strides{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]}; };
   const bool channels_last = c.form == depthwise::Form::last || c.form == depthwise::Form::any_last ||
-                             (c.form == depthwise::Form::any && pick(0, 1) == 0);
+                             (!c.exact() && pick(0, 1) == 0);
   const auto strides = [&](const std::array<int64_t, 4>& s) { return channels_last ? last(s) : dense(s); };
   p.x_strides = strides(p.x_sizes()), p.y_strides = strides(p.y_sizes());
   p.w_strides = c.exact() || pick(0, 1) == 0 ? dense(p.w_sizes()) : last(p.w_sizes());

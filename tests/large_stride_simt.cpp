@@ -149,19 +149,21 @@ bool run(int32_t row) {
   }
   const auto launch = [&]<int Row>() {
     constexpr large_stride::Config config = large_stride::configs[Row];
-    if constexpr (config.tile_columns > 0) {
-      const large_stride::TileTiling tiling = large_stride::choose_tiles(p, config.tile_columns);
+    if constexpr (config.tile_columns > 0 && large_stride::compiled(config, Strict)) {
+      const large_stride::TileTiling tiling = large_stride::choose_tiles(p, config);
       if (pick(0, 1) == 1) plan.cut[0] = static_cast<int32_t>(pick(1, 5));
       plan.grid = tiling.tiles * plan.cut[0];
-      plan.workspace_bytes = tiling.workspace_bytes(config.tile_columns, plan.cut[0]);
+      plan.workspace_bytes = tiling.workspace_bytes(config, plan.cut[0]);
       simt::Buffer<uint32_t> workspace(std::max<int64_t>(1, plan.workspace_bytes / 4), -1);
       if (plan.cut[0] > 1) std::memset(workspace.data, 0, static_cast<size_t>(tiling.counter_bytes()));
       const Operands operands{x.data, w.data, nullptr, b.data, y.data, workspace.data};
       const large_stride::TileParams params = large_stride::make_tile_params(p, tiling, plan.cut[0], operands);
       simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
-                   static_cast<size_t>(large_stride::tile_shared_bytes(config.tile_columns)),
-                   [&] { large_stride::large_stride_tile_kernel<Scalar, Strict, config.tile_columns>(params); });
-    } else if constexpr (large_stride::compiled(config, Strict)) {
+                   static_cast<size_t>(large_stride::tile_shared_bytes(config)), [&] {
+                     params.x_channels ? large_stride::large_stride_tile_kernel<Scalar, Strict, Row, true>(params)
+                                       : large_stride::large_stride_tile_kernel<Scalar, Strict, Row, false>(params);
+                   });
+    } else if constexpr (config.tile_columns == 0 && large_stride::compiled(config, Strict)) {
       const Operands operands{x.data, w.data, nullptr, b.data, y.data};
       const large_stride::Tiling tiling = large_stride::choose_tiling(p, config.steps);
       const large_stride::Params params = large_stride::make_params(p, tiling, operands);
@@ -174,7 +176,8 @@ bool run(int32_t row) {
   };
   [&]<int... Rows>(std::integer_sequence<int, Rows...>) {
     ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
-  }(std::make_integer_sequence<int, large_stride::config_count>());
+  }
+  (std::make_integer_sequence<int, large_stride::config_count>());
 
   const auto operand = [&](Scalar v) {
     const float f = to_float(v);

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 STEPS = {"k48": 48, "k96": 96, "k192": 192}  # words of K: float32 channels or pairs of 16-bit channels, times taps
-TILED = ("tile_64x64", "tile_64x128")  # of any depth
+TILED = ("tile_64x64", "tile_64x128", "tile_128x128")  # of any depth
 NAMES = [f"large_stride/{name}" for name in (*STEPS, *TILED)]
 
 FCN32S = Problem(1, 21, 21, (16, 16), (64, 64), (32, 32))
@@ -122,7 +122,7 @@ def test_any_depth_is_tiled(dtype, layout):
         for name in TILED:
             c = candidates(p, dtype, FORMATS[layout])[name]
             assert c.fits, c.refusal
-            assert c.estimated_seconds < 100e-6
+            assert c.estimated_seconds < 120e-6
 
 
 def test_refusals_say_why():
@@ -179,7 +179,7 @@ def test_random_problems(configuration, precision, layout):
         for _ in range(2):
             poison_allocator(p.y_shape, dtype=dtype)
             assert torch.equal(forced_if_it_fits(configuration, x, w, b, p), result)
-    assert ran > 0 or (precision == "ieee" and configuration.endswith("k192"))
+    assert ran > 0 or (precision == "ieee" and configuration.endswith(("k192", "tile_128x128")))
 
 
 @pytest.mark.gpu

@@ -140,7 +140,7 @@ def test_nothing_to_compute_is_an_empty_plan():
 
 
 def image(height):
-    return plan(shapes=((1, 1, height, 2**16), (1, 1, 1, 1)))
+    return plan(dtype=torch.float64, shapes=((1, 1, height, 2**16), (1, 1, 1, 1)))
 
 
 def test_indices_widen_at_2_to_the_31():
@@ -163,7 +163,7 @@ def test_indices_widen_for_strides_of_memory():
 
 def test_indices_widen_for_huge_steps():
     """A dilation or a padding beyond 32 bits, with small tensors."""
-    p = plan(shapes=((1, 1, 2, 2), (1, 1, 1, 1)), dilation=2**33)
+    p = plan(dtype=torch.float64, shapes=((1, 1, 2, 2), (1, 1, 1, 1)), dilation=2**33)
     assert p.index_bits == 64
     p = plan(shapes=((1, 1, 1, 1), (1, 1, 3, 3)), dilation=2**32, padding=2**32 - 1)
     assert p.index_bits == 64

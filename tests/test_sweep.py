@@ -463,7 +463,8 @@ def test_the_planner_uses_the_calibration_that_is_compiled():
     }
     names = set(convt._C.configuration_names())
     assert set(numbers) <= names
-    assert len(numbers) > len(names) / 2
+    # Families whose models were fitted to measurements take none.
+    assert len(numbers) > len(names) / 3
     seen = 0
     for case in (DENSE, DEPTHWISE):
         for at, precision in enumerate(("fp32", "tf32", "fp16")):

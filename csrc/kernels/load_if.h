@@ -26,11 +26,9 @@ CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
         : "=&r"(to[0])
         : "l"(from), "r"(condition));
   } else {
-    uint16_t half;
-    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u16 %0, 0; @p ld.global.nc.u16 %0, [%1];}"
-        : "=&h"(half)
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; mov.u32 %0, 0; @p ld.global.nc.u16 %0, [%1];}"
+        : "=&r"(to[0])
         : "l"(from), "r"(condition));
-    to[0] = half;
   }
 #else
   for (int i = 0; i < Bytes / 4; ++i) to[i] = 0;

@@ -8,8 +8,15 @@ namespace convt {
 
 // What the tensor core reads as `v` rounded to TF32, to nearest with ties away from zero; NaN and infinity stay.
 CONVT_DEVICE uint32_t tf32_operand(uint32_t v) {
+#if defined(__CUDA_ARCH__)
+  // Two instructions; the compiler selects between the two values instead.
+  asm("{.reg .pred p; .reg .f32 m; abs.f32 m, %1; setp.lt.f32 p, m, 0f7F800000; @p add.u32 %0, %0, 0x1000;}"
+      : "+r"(v)
+      : "f"(__uint_as_float(v)));
+#else
   const float magnitude = __uint_as_float(v & 0x7fffffff);
   if (magnitude < __uint_as_float(0x7f800000)) v += 0x1000;
+#endif
   return v;
 }
 

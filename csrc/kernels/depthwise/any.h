@@ -6,13 +6,13 @@
 
 namespace convt::depthwise {
 
-// Those of them inside the input, for an output `shift` strides further.
-CONVT_HOST_DEVICE AllTaps inside(const Axis<int32_t>& a, const AllTaps& all, int32_t shift) {
-  const int32_t position = all.position + shift;
-  if (position < 0) return {0, 0, 0};
-  const int32_t first = larger<int32_t>(0, ceil_div(position - a.in + 1, a.input_step));
-  const int32_t last = smaller(all.count, floor_div(position, a.input_step) + 1);
-  return {all.tap + first * a.tap_step, position - first * a.input_step, larger<int32_t>(0, last - first)};
+// Those of them that one of `outputs` outputs a stride apart reads inside the input.
+CONVT_HOST_DEVICE AllTaps inside(const Axis<int32_t>& a, const AllTaps& all, int32_t outputs) {
+  const int32_t highest = all.position + outputs - 1;
+  if (highest < 0) return {0, 0, 0};
+  const int32_t first = larger<int32_t>(0, ceil_div(all.position - a.in + 1, a.input_step));
+  const int32_t last = smaller(all.count, floor_div(highest, a.input_step) + 1);
+  return {all.tap + first * a.tap_step, all.position - first * a.input_step, larger<int32_t>(0, last - first)};
 }
 
 // Whether all taps of `outputs` outputs a stride apart lie inside the input.
@@ -20,8 +20,17 @@ CONVT_HOST_DEVICE bool all_inside(const Axis<int32_t>& a, const AllTaps& all, in
   return all.position - (all.count - 1) * a.input_step >= 0 && all.position + outputs - 1 < a.in;
 }
 
-// channels_last: P outputs a stride apart, V channels of each.
-template <int V, int P, class Scalar>
+// Threads of a warp that go apart take the time of both ways.
+CONVT_HOST_DEVICE bool all_of_warp(bool v) {
+#if defined(__CUDA_ARCH__)
+  return __all_sync(__activemask(), v);
+#else
+  return v;
+#endif
+}
+
+// channels_last: P outputs a stride apart, V channels of each. `Edge`: some of their inputs may lie outside.
+template <int V, int P, bool Edge, class Scalar>
 CONVT_HOST_DEVICE void add_columns(const LastParams& p, const Scalar* x, const Scalar* table, const AllTaps& rows,
                                    const AllTaps& columns, float (&sums)[P][V]) {
   const auto taps = static_cast<int32_t>(p.taps.divisor), kernel_w = static_cast<int32_t>(p.kernel_w.divisor);
@@ -35,11 +44,22 @@ CONVT_HOST_DEVICE void add_columns(const LastParams& p, const Scalar* x, const S
 #pragma unroll 1
       for (int32_t k = 0; k < columns.count; ++k) {
         float weights[V], values[P][V];
+        const int32_t column = columns.position - k * p.v.input_step;
+        const auto exists = [&](int i) {
+          return !Edge || static_cast<uint32_t>(column + i) < static_cast<uint32_t>(p.v.in);
+        };
 #pragma unroll
-        for (int i = 0; i < P; ++i) load<V>(from + i * p.x_column_stride, values[i]);
+        for (int i = 0; i < P; ++i) {
+          if constexpr (Edge) {
+            load_if<V>(exists(i), from + i * p.x_column_stride, values[i]);
+          } else {
+            load<V>(from + i * p.x_column_stride, values[i]);
+          }
+        }
         load_table<V>(weight, weights);
 #pragma unroll
         for (int i = 0; i < P; ++i) {
+          if (!exists(i)) continue;
 #pragma unroll
           for (int v = 0; v < V; ++v) sums[i][v] += values[i][v] * weights[v];
         }
@@ -81,27 +101,22 @@ CONVT_HOST_DEVICE void compute_any_last(const LastParams& p, const Scalar* table
     Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel +
                 (static_cast<int32_t>(row) * p.y_row_stride + column * p.y_column_stride);
 
-    const AllTaps rows = inside(p.h, all_taps(p.h, p.h_phases, static_cast<int32_t>(row)), 0);
+    const AllTaps rows = inside(p.h, all_taps(p.h, p.h_phases, static_cast<int32_t>(row)), 1);
     const AllTaps columns = all_taps(p.v, p.v_phases, column);
-    if (all_inside(p.v, columns, P) && column + (P - 1) * stride < p.out_w) {
-      float sums[P][V];
+    float sums[P][V];
 #pragma unroll
-      for (int i = 0; i < P; ++i) {
+    for (int i = 0; i < P; ++i) {
 #pragma unroll
-        for (int v = 0; v < V; ++v) sums[i][v] = bias[v];
-      }
-      add_columns<V, P>(p, x, table, rows, columns, sums);
-#pragma unroll
-      for (int i = 0; i < P; ++i) store<V>(y + i * stride * p.y_column_stride, sums[i]);
+      for (int v = 0; v < V; ++v) sums[i][v] = bias[v];
+    }
+    if (all_of_warp(all_inside(p.v, columns, P))) {
+      add_columns<V, P, false>(p, x, table, rows, columns, sums);
     } else {
-#pragma unroll 1
-      for (int32_t i = 0; i < P && column + i * stride < p.out_w; ++i) {
-        float sums[1][V];
+      add_columns<V, P, true>(p, x, table, rows, inside(p.v, columns, P), sums);
+    }
 #pragma unroll
-        for (int v = 0; v < V; ++v) sums[0][v] = bias[v];
-        add_columns<V, 1>(p, x, table, rows, inside(p.v, columns, i), sums);
-        store<V>(y + i * stride * p.y_column_stride, sums[0]);
-      }
+    for (int i = 0; i < P; ++i) {
+      if (column + i * stride < p.out_w) store<V>(y + i * stride * p.y_column_stride, sums[i]);
     }
   }
 }
@@ -117,6 +132,7 @@ struct AnyParams {
   int32_t w_row_stride, w_column_stride;
   int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
   int32_t out_h, out_w, in_per_group;
+  bool channels_first;  // neighbouring threads have neighbouring channels, not columns
   Axis<int32_t> h, v;
   Phases h_phases, v_phases;
   uint32_t threads;
@@ -125,12 +141,7 @@ struct AnyParams {
 
 static_assert(std::is_trivially_copyable_v<AnyParams>);
 
-// Threads along a column of outputs: some rows of each phase.
-inline int64_t any_row_tiles(const Problem& p) {
-  return ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), columns_of_any);
-}
-
-inline AnyParams make_any_params(const Problem& p, const Operands& o) {
+inline AnyParams make_any_params(const Problem& p, const Operands& o, int32_t outputs) {
   AnyParams q{};
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
@@ -147,31 +158,43 @@ inline AnyParams make_any_params(const Problem& p, const Operands& o) {
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
   q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
   q.h_phases = make_phases(q.h), q.v_phases = make_phases(q.v);
-  q.threads = static_cast<uint32_t>(p.batch * p.out_channels * any_row_tiles(p) * p.stride_h * p.out_w);
-  q.columns = Divisor(p.out_w), q.phases = Divisor(p.stride_h), q.rows = Divisor(any_row_tiles(p));
+  q.channels_first = channels_first(p);
+  q.threads = static_cast<uint32_t>(any_threads(p, outputs));
+  q.columns = Divisor(p.out_w), q.phases = Divisor(p.stride_h), q.rows = Divisor(any_row_tiles(p, outputs));
   q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
   return q;
 }
 
-// P outputs a stride apart along a column.
-template <int P, class Scalar>
+// P outputs a stride apart along a column. `Edge`: some of their inputs may lie outside.
+template <int P, bool Edge, class Scalar>
 CONVT_HOST_DEVICE void add_rows(const AnyParams& p, const Scalar* x, const Scalar* w, const AllTaps& rows,
                                 const AllTaps& columns, float (&sums)[P]) {
 #pragma unroll 1
   for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
 #pragma unroll 1
     for (int32_t j = 0; j < rows.count; ++j) {
-      const Scalar* from =
-          x + ((rows.position - j * p.h.input_step) * p.x_row_stride + columns.position * p.x_column_stride);
+      const int32_t row = rows.position - j * p.h.input_step;
+      const auto exists = [&](int i) {
+        return !Edge || static_cast<uint32_t>(row + i) < static_cast<uint32_t>(p.h.in);
+      };
+      const Scalar* from = x + (row * p.x_row_stride + columns.position * p.x_column_stride);
       const Scalar* weight = w + ((rows.tap + j * p.h.tap_step) * p.w_row_stride + columns.tap * p.w_column_stride);
 #pragma unroll 2
       for (int32_t k = 0; k < columns.count; ++k) {
         float value[P], factor;
 #pragma unroll
-        for (int i = 0; i < P; ++i) load<1>(from + i * p.x_row_stride, &value[i]);
+        for (int i = 0; i < P; ++i) {
+          if constexpr (Edge) {
+            load_if<1>(exists(i), from + i * p.x_row_stride, &value[i]);
+          } else {
+            load<1>(from + i * p.x_row_stride, &value[i]);
+          }
+        }
         load<1>(weight, &factor);
 #pragma unroll
-        for (int i = 0; i < P; ++i) sums[i] += value[i] * factor;
+        for (int i = 0; i < P; ++i) {
+          if (exists(i)) sums[i] += value[i] * factor;
+        }
         from -= p.v.input_step * p.x_column_stride;
         weight += p.v.tap_step * p.w_column_stride;
       }
@@ -181,14 +204,57 @@ CONVT_HOST_DEVICE void add_rows(const AnyParams& p, const Scalar* x, const Scala
   }
 }
 
+// One output: the taps of a channel one after another, some of them on their way at once. Where there are few threads,
+// nothing else hides the time that memory takes.
 template <class Scalar>
+CONVT_HOST_DEVICE void add_taps(const AnyParams& p, const Scalar* x, const Scalar* w, const AllTaps& rows,
+                                const AllTaps& columns, float& sum) {
+  constexpr int together = 8;
+  const int32_t x_column = -p.v.input_step * p.x_column_stride, w_column = p.v.tap_step * p.w_column_stride;
+  const int32_t x_row = -p.h.input_step * p.x_row_stride - columns.count * x_column;
+  const int32_t w_row = p.h.tap_step * p.w_row_stride - columns.count * w_column;
+  x += rows.position * p.x_row_stride + columns.position * p.x_column_stride;
+  w += rows.tap * p.w_row_stride + columns.tap * p.w_column_stride;
+#pragma unroll 1
+  for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
+    const Scalar *from = x, *weight = w;
+    int32_t column = 0;
+#pragma unroll 1
+    for (int32_t left = rows.count * columns.count; left > 0; left -= together) {
+      float values[together], weights[together];
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        load_if<1>(i < left, from, &values[i]);
+        load_if<1>(i < left, weight, &weights[i]);
+        from += x_column, weight += w_column;
+        if (++column == columns.count) column = 0, from += x_row, weight += w_row;
+      }
+#pragma unroll
+      for (int i = 0; i < together; ++i) {
+        if (i < left) sum += values[i] * weights[i];
+      }
+    }
+    x += p.x_channel_stride;
+    w += p.w_input_stride;
+  }
+}
+
+template <class Scalar, int P>
 CONVT_HOST_DEVICE void compute_any(const AnyParams& p, uint32_t index) {
-  constexpr int P = columns_of_any;
-  uint32_t column = index;
-  uint32_t phase = p.columns.divide(column);
-  uint32_t tile_row = p.phases.divide(phase);
-  uint32_t channel = p.rows.divide(tile_row);
-  const uint32_t n = p.channels.divide(channel);
+  uint32_t channel = index, column = index, tile_row;
+  if (p.channels_first) {
+    column = p.channels.divide(channel);
+    tile_row = p.columns.divide(column);
+  } else {
+    tile_row = p.columns.divide(column);
+  }
+  uint32_t phase = tile_row;
+  tile_row = p.phases.divide(phase);
+  uint32_t n = p.rows.divide(tile_row);
+  if (!p.channels_first) {
+    channel = n;
+    n = p.channels.divide(channel);
+  }
   uint32_t channel_of_group = channel;
   const uint32_t group = p.multiplier.divide(channel_of_group);
   const int64_t input = static_cast<int64_t>(group) * p.in_per_group;
@@ -204,21 +270,20 @@ CONVT_HOST_DEVICE void compute_any(const AnyParams& p, uint32_t index) {
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
 
   const AllTaps rows = all_taps(p.h, p.h_phases, row);
-  const AllTaps columns = inside(p.v, all_taps(p.v, p.v_phases, static_cast<int32_t>(column)), 0);
-  if (all_inside(p.h, rows, P) && row + (P - 1) * stride < p.out_h) {
-    float sums[P];
+  const AllTaps columns = inside(p.v, all_taps(p.v, p.v_phases, static_cast<int32_t>(column)), 1);
+  float sums[P];
 #pragma unroll
-    for (int i = 0; i < P; ++i) sums[i] = bias;
-    add_rows<P>(p, x, w, rows, columns, sums);
-#pragma unroll
-    for (int i = 0; i < P; ++i) store<1>(y + i * stride * p.y_row_stride, &sums[i]);
+  for (int i = 0; i < P; ++i) sums[i] = bias;
+  if constexpr (P == 1) {
+    add_taps(p, x, w, inside(p.h, rows, 1), columns, sums[0]);
+  } else if (all_of_warp(all_inside(p.h, rows, P))) {
+    add_rows<P, false>(p, x, w, rows, columns, sums);
   } else {
-#pragma unroll 1
-    for (int32_t i = 0; i < P && row + i * stride < p.out_h; ++i) {
-      float sums[1] = {bias};
-      add_rows<1>(p, x, w, inside(p.h, rows, i), columns, sums);
-      store<1>(y + i * stride * p.y_row_stride, &sums[0]);
-    }
+    add_rows<P, true>(p, x, w, inside(p.h, rows, P), columns, sums);
+  }
+#pragma unroll
+  for (int i = 0; i < P; ++i) {
+    if (row + i * stride < p.out_h) store<1>(y + i * stride * p.y_row_stride, &sums[i]);
   }
 }
 

@@ -5,13 +5,15 @@
 // a slot takes one tile of pixels after another.
 #pragma once
 
+#include <cstdlib>
+
 #include "config.h"
 
 namespace convt::depthwise {
 
 inline constexpr int32_t most_lanes = 32;              // vectors of channels in a block
 inline constexpr int32_t table_bytes = 48 * 1024;      // of shared memory, what every device has
-inline constexpr int32_t columns_of_any = 4;           // outputs of a thread in forms any and any_last
+inline constexpr int32_t columns_of_any = 4;           // outputs of a thread in form any_last, and mostly in any
 inline constexpr int64_t most_inputs_of_a_group = 16;  // input channels of an output in forms any and any_last
 
 struct Blocking {
@@ -61,6 +63,32 @@ inline Blocking any_last_blocking(const Problem& p, int32_t vector) {
   const int64_t taps = checked_mul(checked_mul(p.kernel_h, p.kernel_w), p.in_channels_per_group());
   const int64_t tiles = checked_mul(checked_mul(p.batch, p.out_h), checked_mul(p.stride_w, any_tiles(p)));
   return make_blocking(p, vector, taps, tiles);
+}
+
+// Whether neighbouring threads of form any have neighbouring channels, rather than columns.
+inline bool channels_first(const Problem& p) {
+  return p.out_channels > 1 && std::abs(p.y_strides[1]) < std::abs(p.y_strides[3]);
+}
+
+// Threads of form any along a column of outputs, `outputs` rows of a phase each; and all.
+inline int64_t any_row_tiles(const Problem& p, int32_t outputs) {
+  return ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), outputs);
+}
+inline int64_t any_threads(const Problem& p, int32_t outputs) {
+  return checked_mul(checked_mul(checked_mul(any_row_tiles(p, outputs), p.stride_h), p.out_w),
+                     checked_mul(p.batch, p.out_channels));
+}
+
+// Form one_tap: whether channels lie together in memory rather than columns, threads, and bytes of the table of
+// weights.
+inline bool takes_channels(const Problem& p) {
+  return p.in_channels > 1 && std::abs(p.x_strides[1]) < std::abs(p.x_strides[3]);
+}
+inline int64_t one_tap_threads(const Problem& p, int32_t pixels) {
+  return checked_mul(checked_mul(p.batch, p.in_h), ceil_div<int64_t>(p.in_w, pixels));
+}
+inline int64_t one_tap_table_bytes(const Config& c, const Problem& p) {
+  return checked_mul(p.in_channels, int64_t{4} * c.h.stride * c.w.stride * c.channels);
 }
 
 // Whether channels can be read and written in vectors, as far as sizes and strides decide it.

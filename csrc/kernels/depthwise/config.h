@@ -20,6 +20,8 @@ enum class Form : int32_t {
   last,      // channels_last, exact shapes: a vector of channels of a tile
   any_last,  // channels_last, any kernel, stride and dilation: a vector of channels of some columns
   any,       // any kernel, stride, dilation and strides of memory: some rows of a column of one plane
+  any_one,   // the same for problems of few outputs: one of them
+  one_tap,   // kernels as large as the stride, few output channels: all outputs of some pixels
 };
 
 // Kernel and stride are exact, so that no tap is multiplied by a zero that stands for nothing. Of the padding only the
@@ -34,6 +36,7 @@ struct Config {
   struct Positions {
     int32_t rows, columns, bytes, resident;
   } wide = {}, narrow = {};
+  int32_t channels = 0;  // form one_tap: of the output, at most
 
   constexpr Positions positions(int64_t element_bytes) const { return element_bytes == 4 ? wide : narrow; }
   constexpr bool exact() const { return form == Form::tile || form == Form::rows || form == Form::last; }
@@ -78,6 +81,12 @@ inline constexpr Config configs[] = {
 
     {"nhwc_any", Form::any_last, {}, {}},
     {"any", Form::any, {}, {}},
+    {"any_one", Form::any_one, {}, {}},
+
+    {"one_tap_s1_c4", Form::one_tap, {1, 1, 0}, {1, 1, 0}, {}, {}, 4},
+    {"one_tap_s1_c16", Form::one_tap, {1, 1, 0}, {1, 1, 0}, {}, {}, 16},
+    {"one_tap_s2_c4", Form::one_tap, {2, 2, 0}, {2, 2, 0}, {}, {}, 4},
+    {"one_tap_s4_c1", Form::one_tap, {4, 4, 0}, {4, 4, 0}, {}, {}, 1},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -143,6 +152,14 @@ constexpr int32_t widest_store(const Config& c, int64_t element_bytes, Access ac
   auto width = static_cast<int32_t>(16 / element_bytes);
   while (columns % width != 0) width /= 2;
   return width;
+}
+
+// Of a thread in form one_tap: a row of its outputs is 16 bytes, if its sums fit the registers. Channels that lie
+// together are read for one pixel.
+constexpr int32_t pixels_of_one_tap(const Config& c, int64_t element_bytes, bool channels_last) {
+  const auto row = static_cast<int32_t>(16 / element_bytes) / c.w.stride;
+  const int32_t most = 64 / (c.h.stride * c.w.stride * c.channels);
+  return channels_last ? 1 : row < most ? row : most;
 }
 
 // Channels of a thread's vectors in forms last.

@@ -7,6 +7,7 @@
 
 #include "any.h"
 #include "last.h"
+#include "one_tap.h"
 #include "rows.h"
 #include "tile.h"
 
@@ -52,10 +53,23 @@ void run_any_last(const Plan& plan, const Problem& problem, const Operands& oper
   });
 }
 
-template <class Scalar>
+template <class Scalar, int P = columns_of_any>
 void run_any(const Problem& problem, const Operands& operands) {
-  const AnyParams params = make_any_params(problem, operands);
-  for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar>(params, i);
+  const AnyParams params = make_any_params(problem, operands, P);
+  for (uint32_t i = 0; i < params.threads; ++i) compute_any<Scalar, P>(params, i);
+}
+
+template <class Scalar, int Row>
+void run_one_tap(const Plan& plan, const Problem& problem, const Operands& operands) {
+  const OneTapParams params = make_one_tap_params(plan, problem, operands);
+  constexpr size_t vector = 4;  // floats that are read at once
+  const auto size = static_cast<size_t>(one_tap_table_bytes(configs[Row], problem)) / (sizeof(float) * vector);
+  const std::unique_ptr<Vector<float, vector>[]> table(new Vector<float, vector>[size]);
+  for (uint32_t i = 0; i < block; ++i) fill_one_tap_table<Scalar, Row>(params, table[0].v, i);
+  for (uint32_t i = 0; i < params.threads; ++i) {
+    takes_channels(problem) ? compute_one_tap<Scalar, Row, true>(params, table[0].v, i)
+                            : compute_one_tap<Scalar, Row, false>(params, table[0].v, i);
+  }
 }
 
 template <class Scalar, int Row = 0>
@@ -67,6 +81,10 @@ void run_row(const Plan& plan, const Problem& problem, const Operands& operands)
     constexpr Config config = configs[Row];
     if constexpr (config.form == Form::any) {
       run_any<Scalar>(problem, operands);
+    } else if constexpr (config.form == Form::any_one) {
+      run_any<Scalar, 1>(problem, operands);
+    } else if constexpr (config.form == Form::one_tap) {
+      run_one_tap<Scalar, Row>(plan, problem, operands);
     } else if constexpr (config.form == Form::any_last) {
       run_any_last<Scalar>(plan, problem, operands);
     } else if constexpr (config.form == Form::rows) {

@@ -2,6 +2,7 @@
 
 #include "any.h"
 #include "last.h"
+#include "one_tap.h"
 #include "rows.h"
 #include "tile.h"
 
@@ -53,10 +54,20 @@ __global__ void __launch_bounds__(block, V == 4 ? 3 : 4)
   compute_any_last<Scalar, V>(p, table, blockIdx.x, threadIdx.x);
 }
 
-template <class Scalar>
+template <class Scalar, int P>
 __global__ void __launch_bounds__(block, 4) depthwise_any_kernel(const __grid_constant__ AnyParams p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
-  if (index < p.threads) compute_any<Scalar>(p, index);
+  if (index < p.threads) compute_any<Scalar, P>(p, index);
+}
+
+template <class Scalar, int Row, bool Last>
+__global__ void __launch_bounds__(block, 2) depthwise_one_tap_kernel(const __grid_constant__ OneTapParams p) {
+  extern __shared__ uint4 shared[];
+  auto* table = reinterpret_cast<float*>(shared);
+  fill_one_tap_table<Scalar, Row>(p, table, threadIdx.x);
+  __syncthreads();
+  const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
+  if (index < p.threads) compute_one_tap<Scalar, Row, Last>(p, table, index);
 }
 
 }  // namespace convt::depthwise

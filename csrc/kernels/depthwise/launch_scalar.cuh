@@ -28,10 +28,10 @@ cudaError_t launch_any_last(const Plan& plan, const Problem& problem, const Oper
   return cudaGetLastError();
 }
 
-template <class Scalar>
+template <class Scalar, int P = columns_of_any>
 cudaError_t launch_any(const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  const AnyParams params = make_any_params(problem, operands);
-  depthwise_any_kernel<Scalar><<<ceil_div<uint32_t>(params.threads, block), block, 0, stream>>>(params);
+  const AnyParams params = make_any_params(problem, operands, P);
+  depthwise_any_kernel<Scalar, P><<<ceil_div<uint32_t>(params.threads, block), block, 0, stream>>>(params);
   return cudaGetLastError();
 }
 
@@ -45,6 +45,16 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
     const dim3 grid(static_cast<unsigned>(plan.grid));
     if constexpr (config.form == Form::any) {
       return launch_any<Scalar>(problem, operands, stream);
+    } else if constexpr (config.form == Form::any_one) {
+      return launch_any<Scalar, 1>(problem, operands, stream);
+    } else if constexpr (config.form == Form::one_tap) {
+      const OneTapParams params = make_one_tap_params(plan, problem, operands);
+      const auto bytes = static_cast<size_t>(one_tap_table_bytes(config, problem));
+      if (takes_channels(problem)) {
+        depthwise_one_tap_kernel<Scalar, Row, true><<<grid, block, bytes, stream>>>(params);
+      } else {
+        depthwise_one_tap_kernel<Scalar, Row, false><<<grid, block, bytes, stream>>>(params);
+      }
     } else if constexpr (config.form == Form::any_last) {
       return launch_any_last<Scalar>(plan, problem, operands, stream);
     } else if constexpr (config.form == Form::rows) {

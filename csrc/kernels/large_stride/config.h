@@ -15,16 +15,22 @@ namespace convt::large_stride {
 
 struct Config {
   const char* name;
-  int32_t steps;         // of 8 words of K (a word is a float32 channel or two 16-bit channels), in registers
-  int32_t tile_columns;  // of those without, which cut the product into tiles: see tiling.h
+  int32_t steps;  // of 8 words of K (a word is a float32 channel or two 16-bit channels), in registers
+  // Of those without, which cut the product into tiles (see tiling.h): their size, and the words of K at a time.
+  int32_t tile_positions = 0, tile_columns = 0, chunk_words = 0;
 };
 
-inline constexpr Config configs[] = {
-    {"k48", 6, 0}, {"k96", 12, 0}, {"k192", 24, 0}, {"tile_64x64", 0, 64}, {"tile_64x128", 0, 128}};
+inline constexpr Config configs[] = {{"k48", 6},
+                                     {"k96", 12},
+                                     {"k192", 24},
+                                     {"tile_64x64", 0, 64, 64, 32},
+                                     {"tile_64x128", 0, 64, 128, 32},
+                                     {"tile_128x128", 0, 128, 128, 16}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// Strict float32 keeps its weights as two TF32 numbers each: those of 24 steps do not fit the registers.
-constexpr bool compiled(const Config& c, bool strict) { return !strict || c.steps <= 12; }
+// Strict float32 keeps its weights as two TF32 numbers each, and its sums apart from the tensor core's: those of 24
+// steps and of the largest tile do not fit the registers.
+constexpr bool compiled(const Config& c, bool strict) { return !strict || (c.steps <= 12 && c.tile_positions <= 64); }
 // Warps of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread. A block has at most 12.
 constexpr int32_t resident_warps(int32_t steps, bool strict) {
   return steps > (strict ? 6 : 12) ? (strict ? 8 : 12) : strict ? 12 : 16;

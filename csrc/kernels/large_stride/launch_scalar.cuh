@@ -33,16 +33,18 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
     const auto grid = static_cast<unsigned>(plan.grid);
     static Prepared prepared;
     if constexpr (config.tile_columns > 0) {
-      const auto kernel = large_stride_tile_kernel<Scalar, Strict, config.tile_columns>;
-      cudaError_t error = prepared.prepare(kernel);
-      if (error != cudaSuccess) return error;
-      const TileTiling tiling = choose_tiles(problem, config.tile_columns);
+      const TileTiling tiling = choose_tiles(problem, config);
       const TileParams params = make_tile_params(problem, tiling, plan.cut[0], operands);
+      const auto kernel = params.x_channels ? large_stride_tile_kernel<Scalar, Strict, Row, true>
+                                            : large_stride_tile_kernel<Scalar, Strict, Row, false>;
+      static Prepared of_elements;
+      cudaError_t error = (params.x_channels ? prepared : of_elements).prepare(kernel);
+      if (error != cudaSuccess) return error;
       if (plan.cut[0] > 1) {
         error = cudaMemsetAsync(params.counters, 0, static_cast<size_t>(tiling.counter_bytes()), stream);
         if (error != cudaSuccess) return error;
       }
-      kernel<<<grid, block, tile_shared_bytes(config.tile_columns), stream>>>(params);
+      kernel<<<grid, block, tile_shared_bytes(config), stream>>>(params);
     } else {
       const Tiling tiling = choose_tiling(problem, config.steps);
       const Params params = make_params(problem, tiling, operands);

@@ -1,9 +1,9 @@
 // The matrix product of all phases, tile by tile. See tiling.h for the idea.
 //
-// A block's 4 warps have 32 positions and half of the columns each. Inputs and weights lie in shared memory as [word of
-// K][position] and [word of K][column], rounded; the next chunk is on its way to registers while one is multiplied. Of
-// 16 columns, the even and the odd ones are two tiles of the tensor core's N, as in kernel.cuh: a lane reads the
-// weights of both at once and ends with 4 neighbouring columns of a position.
+// A block's 4 warps have half of the positions and half of the columns each. Inputs and weights lie in shared memory as
+// [word of K][position] and [word of K][column], rounded; the next chunk is on its way to registers while one is
+// multiplied. Of 16 columns, the even and the odd ones are two tiles of the tensor core's N, as in kernel.cuh: a lane
+// reads the weights of both at once and ends with 4 neighbouring columns of a position.
 #pragma once
 
 #include "kernel.cuh"
@@ -40,12 +40,24 @@ CONVT_DEVICE Columns columns_at(const TileParams& p, int32_t first) {
 // A chunk of K: words of one tap.
 struct Chunk {
   int32_t row, column, word;  // the tap's place among its phase's, and the first word
+  int64_t x, w;               // from a position's first pixel and a column's first weight, elements
 
-  CONVT_DEVICE void advance(const TileParams& p, int32_t taps_w) {
+  CONVT_DEVICE void place(const TileParams& p, int32_t channels_of_word) {
+    x = int64_t{word} * channels_of_word * p.x_channel_stride - row * p.x_row_stride - column * p.x_column_stride;
+    w = int64_t{word} * channels_of_word * p.w_in_stride + row * p.h.stride * p.w_row_stride +
+        column * p.w_axis.stride * p.w_column_stride;
+  }
+
+  CONVT_DEVICE void advance(const TileParams& p, int32_t chunk_words, int32_t channels_of_word, int32_t taps_w) {
     word += chunk_words;
-    if (word < p.words) return;
+    if (word < p.words) {
+      x += chunk_words * channels_of_word * p.x_channel_stride;
+      w += chunk_words * channels_of_word * p.w_in_stride;
+      return;
+    }
     word = 0;
     if (++column == taps_w) column = 0, ++row;
+    place(p, channels_of_word);
   }
 };
 
@@ -63,68 +75,75 @@ CONVT_DEVICE void load_operand(bool is, const void* from, uint32_t* to) {
   }
 }
 
-// What a thread carries of the inputs from memory to shared memory: of one position every second word, or of two
-// positions two times 16 bytes of channels.
-template <class Scalar, bool Strict>
+// What a thread carries of the inputs from memory to shared memory: of one position every word or every second one, or
+// of some positions 16 bytes of channels, once or twice.
+template <class Scalar, bool Strict, int Row, bool OfChannels>
 struct InputLoader {
+  static constexpr Config config = configs[Row];
+  static constexpr int32_t tile_positions = config.tile_positions;
   static constexpr bool single = sizeof(Scalar) == 4;
-  static constexpr int32_t slots = chunk_words / 2;
-  const Scalar* from[2];  // the pixel at tap 0
-  int32_t row[2], column[2];
+  static constexpr int32_t groups = block / tile_positions;  // of threads, of other words
+  static constexpr int32_t slots = config.chunk_words / groups;
+  static constexpr int32_t pixels = OfChannels ? tile_positions / (block / 4) : 1, vectors = config.chunk_words / 16;
+  const Scalar* from[pixels];  // the pixel at tap 0
+  int32_t row[pixels], column[pixels];
   uint32_t raw[single ? slots : 2 * slots];
 
-  static CONVT_DEVICE int32_t position(const TileParams& p, int i) {
+  static CONVT_DEVICE int32_t position(int i) {
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    return p.x_channels ? 8 * (thread / 32 + 4 * i) + thread % 8 : thread % tile_positions;
+    return OfChannels ? 8 * (thread / 32 + 4 * i) + thread % 8 : thread % tile_positions;
   }
 
   CONVT_DEVICE void init(const TileParams& p, const Scalar* x, int32_t first_position) {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int32_t at = first_position + position(p, i);
+    for (int i = 0; i < pixels; ++i) {
+      const int32_t at = first_position + position(i);
       auto q = static_cast<uint32_t>(at);
       uint32_t q_row = p.q_w.divide(q);
       const uint32_t image = p.q_h.divide(q_row);
       row[i] = at < p.positions ? p.first_q_h + static_cast<int32_t>(q_row) : -1;
       column[i] = p.first_q_w + static_cast<int32_t>(q);
-      from[i] = x + (image * p.x_batch_stride + row[i] * p.x_row_stride + column[i] * p.x_column_stride);
+      const int32_t word = OfChannels ? thread % 32 / 8 * 4 : thread / tile_positions;
+      from[i] = x + (image * p.x_batch_stride + row[i] * p.x_row_stride + column[i] * p.x_column_stride +
+                     word * (single ? 1 : 2) * p.x_channel_stride);
     }
   }
 
   // In steps of 16 bytes a lane has quad lane / 8 of 4 of them, of 16 words.
   CONVT_DEVICE void load(const TileParams& p, const Chunk& at) {
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    const int64_t tap = at.row * p.x_row_stride + at.column * p.x_column_stride;
     const auto exists = [&](int i) {
       return static_cast<uint32_t>(row[i] - at.row) < static_cast<uint32_t>(p.h.in) &&
              static_cast<uint32_t>(column[i] - at.column) < static_cast<uint32_t>(p.w_axis.in);
     };
-    if (p.x_channels) {
+    if constexpr (OfChannels) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < pixels; ++i) {
         const bool inside = exists(i);
-        const Scalar* pixel = from[i] - tap;
+        const Scalar* pixel = from[i] + at.x;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < vectors; ++half) {
           const int32_t word = at.word + 16 * half + 4 * (thread % 32 / 8);
-          load_operand<16, Strict>(inside && word < p.words, pixel + word * static_cast<int32_t>(4 / sizeof(Scalar)),
-                                   raw + 4 * (2 * i + half));
+          load_operand<16, Strict>(inside && word < p.words, pixel + 16 * half * static_cast<int>(4 / sizeof(Scalar)),
+                                   raw + 4 * (vectors * i + half));
         }
       }
       return;
     }
     const bool inside = exists(0);
     const int32_t first = at.word + thread / tile_positions;
-    const Scalar* pixel = from[0] - tap + first * (single ? 1 : 2) * p.x_channel_stride;
-    const int64_t step = (single ? 2 : 4) * p.x_channel_stride;
+    const Scalar* pixel = from[0] + at.x;
+    const int64_t step = groups * (single ? 1 : 2) * p.x_channel_stride;
     const int32_t left = inside ? p.words - first : 0;
 #pragma unroll
     for (int i = 0; i < slots; ++i) {
+      const bool is = groups * i < left;
       if constexpr (single) {
-        load_operand<4, Strict>(2 * i < left, pixel, raw + i);
+        load_operand<4, Strict>(is, pixel, raw + i);
       } else {
-        load_if<2>(2 * i < left, pixel, raw + 2 * i);
-        load_if<2>(2 * i < left && 2 * (first + 2 * i) + 1 < p.channels, pixel + p.x_channel_stride, raw + 2 * i + 1);
+        load_if<2>(is, pixel, raw + 2 * i);
+        load_if<2>(is && 2 * (first + groups * i) + 1 < p.channels, pixel + p.x_channel_stride, raw + 2 * i + 1);
       }
       pixel += step;
     }
@@ -136,18 +155,19 @@ struct InputLoader {
   }
 
   // Positions are shifted by 8 from one four of words to the next: so 4 lanes with 4 words each have no conflicts.
-  CONVT_DEVICE void store(const TileParams& p, uint32_t* to) const {
+  CONVT_DEVICE void store(uint32_t* to) const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
-    if (p.x_channels) {
+    if constexpr (OfChannels) {
       const int32_t quad = thread % 32 / 8;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int32_t column = position(p, i) ^ 8 * quad;
+      for (int i = 0; i < pixels; ++i) {
+        const int32_t column = position(i) ^ 8 * quad;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
+        for (int half = 0; half < vectors; ++half) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
-            to[(16 * half + 4 * quad + j) * pitch(tile_positions) + column] = rounded(raw[4 * (2 * i + half) + j]);
+            to[(16 * half + 4 * quad + j) * pitch(tile_positions) + column] =
+                rounded(raw[4 * (vectors * i + half) + j]);
           }
         }
       }
@@ -156,30 +176,37 @@ struct InputLoader {
     const int32_t first = thread / tile_positions;
 #pragma unroll
     for (int i = 0; i < slots; ++i) {
-      const int32_t column = position(p, 0) ^ 8 * (i / 2 % 4);
-      to[(first + 2 * i) * pitch(tile_positions) + column] =
+      const int32_t column = position(0) ^ 8 * (groups * i / 4 % 4);
+      to[(first + groups * i) * pitch(tile_positions) + column] =
           rounded(single ? raw[i] : raw[2 * i] | raw[2 * i + 1] << 16);
     }
   }
 };
 
 // Of the weights, 4 columns of every few words.
-template <class Scalar, bool Strict, int TileColumns>
+template <class Scalar, bool Strict, int Row>
 struct WeightLoader {
+  static constexpr Config config = configs[Row];
   static constexpr bool single = sizeof(Scalar) == 4;
-  static constexpr int32_t quads = TileColumns / 4, rows = block / quads, slots = chunk_words / rows;
+  static constexpr int32_t quads = config.tile_columns / 4, rows = block / quads, slots = config.chunk_words / rows;
   const Scalar* from;
   Columns at_columns;
+  // Slots are pairs of words, 4 apart: those that a lane multiplies at once.
+  static CONVT_DEVICE int32_t first_word() {
+    const int32_t row = static_cast<int32_t>(threadIdx.x) / quads;
+    return row % 4 + row / 4 * 8;
+  }
+  static constexpr int32_t word_of_slot(int i) { return i / 2 * (2 * rows) + i % 2 * 4; }
   uint32_t raw[slots][4];  // of 16-bit types 2 are 4 columns of a channel, if they are loaded at once
 
   CONVT_DEVICE void init(const TileParams& p, const Scalar* w, int32_t first_column) {
     at_columns = columns_at<Strict>(p, first_column + static_cast<int32_t>(threadIdx.x) % quads * 4);
     from = w + (at_columns.channel * p.w_out_stride + at_columns.row * p.w_row_stride +
-                at_columns.column * p.w_column_stride);
+                at_columns.column * p.w_column_stride + first_word() * (single ? 1 : 2) * p.w_in_stride);
   }
 
   CONVT_DEVICE void load(const TileParams& p, const Chunk& at) {
-    const int32_t first = at.word + static_cast<int32_t>(threadIdx.x) / quads;
+    const int32_t first = at.word + first_word();
     const int32_t row = at_columns.row + at.row * p.h.stride, column = at_columns.column + at.column * p.w_axis.stride;
     int32_t count = row < p.h.kernel ? at_columns.count : 0;
     if (p.channels_innermost) {
@@ -187,10 +214,8 @@ struct WeightLoader {
     } else {
       count = smaller(count, p.w_axis.kernel - column);
     }
-    const Scalar* weight =
-        from + (at.row * p.h.stride * p.w_row_stride + at.column * p.w_axis.stride * p.w_column_stride +
-                first * (single ? 1 : 2) * p.w_in_stride);
-    const int64_t step = rows * (single ? 1 : 2) * p.w_in_stride;
+    const Scalar* const of_chunk = from + at.w;
+    const int64_t of_word = (single ? 1 : 2) * p.w_in_stride;
     const int32_t words = count > 0 ? p.words - first : 0;
     if constexpr (Strict) {
 #pragma unroll
@@ -199,7 +224,8 @@ struct WeightLoader {
     if (p.w_quads) {
 #pragma unroll
       for (int i = 0; i < slots; ++i) {
-        const bool exists = i * rows < words;
+        const bool exists = word_of_slot(i) < words;
+        const Scalar* const weight = of_chunk + word_of_slot(i) * of_word;
         if constexpr (Strict) {
           if (exists) {
             const uint4 v = __ldg(reinterpret_cast<const uint4*>(weight));
@@ -209,17 +235,16 @@ struct WeightLoader {
           load_if<16>(exists, weight, raw[i]);
         } else {
           load_if<8>(exists, weight, raw[i]);
-          load_if<8>(exists && 2 * (first + i * rows) + 1 < p.channels, weight + p.w_in_stride, raw[i] + 2);
+          load_if<8>(exists && 2 * (first + word_of_slot(i)) + 1 < p.channels, weight + p.w_in_stride, raw[i] + 2);
         }
-        weight += step;
       }
       return;
     }
     const int64_t next = p.channels_innermost ? p.w_out_stride : p.w_column_stride;
 #pragma unroll
     for (int i = 0; i < slots; ++i) {
-      const bool exists = i * rows < words, pair = 2 * (first + i * rows) + 1 < p.channels;
-      const Scalar* of_column = weight;
+      const bool exists = word_of_slot(i) < words, pair = 2 * (first + word_of_slot(i)) + 1 < p.channels;
+      const Scalar* of_column = of_chunk + word_of_slot(i) * of_word;
       uint32_t v[single ? 1 : 2][4];
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -234,35 +259,43 @@ struct WeightLoader {
 #pragma unroll
       for (int j = 0; j < 4 && !Strict; ++j)
         raw[i][j] = single ? v[0][j] : v[j / 2][j % 2 * 2] | v[j / 2][j % 2 * 2 + 1] << 16;
-      weight += step;
     }
   }
 
   CONVT_DEVICE void store(uint32_t* to) const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
+    to += (first_word() / 8 * 4 + first_word() % 4) * weight_pitch(config.tile_columns) + thread % quads * 8;
 #pragma unroll
-    for (int i = 0; i < slots; ++i) {
-      uint32_t v[4];
+    for (int i = 0; i < slots; i += 2) {
+      uint32_t v[4][2];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t(&word)[4] = raw[i + j % 2];
         if constexpr (single) {
-          v[j] = Strict ? raw[i][j] : tf32_operand(raw[i][j]);
+          v[j / 2][j % 2] = Strict ? word[j / 2] : tf32_operand(word[j / 2]);
         } else {
-          v[j] = __byte_perm(raw[i][j / 2], raw[i][2 + j / 2], j % 2 == 0 ? 0x5410 : 0x7632);
+          v[j / 2][j % 2] = __byte_perm(word[j / 4], word[2 + j / 4], j / 2 % 2 == 0 ? 0x5410 : 0x7632);
         }
       }
-      *reinterpret_cast<uint4*>(to + (thread / quads + i * rows) * pitch(TileColumns) + thread % quads * 4) =
-          make_uint4(v[0], v[1], v[2], v[3]);
+      auto* pairs = reinterpret_cast<uint4*>(to + word_of_slot(i) / 2 * weight_pitch(config.tile_columns));
+      pairs[0] = make_uint4(v[0][0], v[0][1], v[1][0], v[1][1]);
+      pairs[1] = make_uint4(v[2][0], v[2][1], v[3][0], v[3][1]);
     }
   }
 };
 
-template <class Scalar, bool Strict, int TileColumns>
-__global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeof(Scalar)))
+// OfChannels: 16 bytes of channels of a pixel are loaded at once.
+template <class Scalar, bool Strict, int Row, bool OfChannels>
+__global__ void __launch_bounds__(block, tile_resident_blocks(configs[Row].tile_columns, sizeof(Scalar)))
     large_stride_tile_kernel(const __grid_constant__ TileParams p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int pairs = TileColumns / 32;  // of a warp: 16 columns
-  constexpr int32_t input_words = chunk_words * pitch(tile_positions), weight_words = chunk_words * pitch(TileColumns);
+  constexpr Config config = configs[Row];
+  constexpr int32_t tile_positions = config.tile_positions, tile_columns = config.tile_columns,
+                    chunk_words = config.chunk_words;
+  constexpr int pairs = tile_columns / 32;     // of a warp: 16 columns
+  constexpr int eights = tile_positions / 16;  // of its positions
+  constexpr int32_t input_words = chunk_words * pitch(tile_positions),
+                    weight_words = chunk_words / 2 * weight_pitch(tile_columns);
   unsigned char* shared = device::dynamic_shared_memory();
   auto* positions = reinterpret_cast<TilePosition*>(shared);
   auto* inputs = reinterpret_cast<uint32_t*>(positions + tile_positions);
@@ -275,7 +308,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   uint32_t next = p.position_tiles.divide(rest);
   const int32_t first_position = static_cast<int32_t>(rest) * tile_positions;
   rest = next, next = p.column_tiles.divide(rest);
-  const int32_t first_column = static_cast<int32_t>(rest) * TileColumns;
+  const int32_t first_column = static_cast<int32_t>(rest) * tile_columns;
   rest = next;
   const auto group = static_cast<int32_t>(p.by_splits.divide(rest));
   const auto split = static_cast<int32_t>(rest);
@@ -284,7 +317,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
 
   // The taps that a column of the tile has: those of its first phases.
   const Columns lowest = columns_at<Strict>(p, first_column);
-  const Columns highest = columns_at<Strict>(p, smaller(first_column + TileColumns, p.columns) - 4);
+  const Columns highest = columns_at<Strict>(p, smaller(first_column + tile_columns, p.columns) - 4);
   const bool one = lowest.row == highest.row && (p.channels_innermost || lowest.channel == highest.channel);
   const int32_t taps_h = larger(0, (p.h.kernel - lowest.row + p.h.stride - 1) / p.h.stride);
   const int32_t taps_w =
@@ -293,14 +326,16 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   const auto begin = static_cast<int32_t>(all_chunks * split / p.splits);
   const auto end = static_cast<int32_t>(all_chunks * (split + 1) / p.splits);
 
-  InputLoader<Scalar, Strict> input;
-  WeightLoader<Scalar, Strict, TileColumns> weight;
-  Chunk at{0, 0, 0};
+  InputLoader<Scalar, Strict, Row, OfChannels> input;
+  WeightLoader<Scalar, Strict, Row> weight;
+  constexpr int32_t channels_of_word = sizeof(Scalar) == 4 ? 1 : 2;
+  Chunk at{};
   weight.init(p, w, first_column);
   input.init(p, x, first_position);
   if (begin < end) {
     const int32_t tap = begin / p.chunks;
-    at = {tap / taps_w, tap % taps_w, (begin - tap * p.chunks) * chunk_words};
+    at = {tap / taps_w, tap % taps_w, (begin - tap * p.chunks) * chunk_words, 0, 0};
+    at.place(p, channels_of_word);
     weight.load(p, at);
     input.load(p, at);
   }
@@ -316,14 +351,14 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   }
   if (begin < end) {
     weight.store(weights);
-    input.store(p, inputs);
+    input.store(inputs);
   }
   __syncthreads();
 
-  const int32_t warp_position = warp % 2 * 32, warp_column = warp / 2 * 16 * pairs;
-  float sums[2][pairs][2][4];  // [16 positions][16 columns][even or odd ones]
+  const int32_t warp_position = warp % 2 * 8 * eights, warp_column = warp / 2 * 16 * pairs;
+  float sums[eights / 2][pairs][2][4];  // [16 positions][16 columns][even or odd ones]
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
+  for (int i = 0; i < eights / 2; ++i) {
 #pragma unroll
     for (int j = 0; j < pairs; ++j) {
 #pragma unroll
@@ -335,18 +370,19 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   for (int32_t chunk = begin; chunk < end; ++chunk) {
     const int32_t steps = (smaller(chunk_words, p.words - at.word) + step_words - 1) / step_words;
     if (chunk + 1 < end) {
-      at.advance(p, taps_w);
+      at.advance(p, chunk_words, channels_of_word, taps_w);
       weight.load(p, at);
       input.load(p, at);
     }
     const uint32_t* from_inputs = inputs + buffer * input_words + t * pitch(tile_positions) + warp_position + g;
-    const uint32_t* from_weights = weights + buffer * weight_words + t * pitch(TileColumns) + warp_column + 2 * g;
+    const uint32_t* from_weights =
+        weights + buffer * weight_words + t * weight_pitch(tile_columns) + 2 * warp_column + 4 * g;
 #pragma unroll
     for (int step = 0; step < chunk_words / step_words; ++step) {
       if (step < steps) {
-        uint32_t a[2][4], low[2][4];
+        uint32_t a[eights / 2][4], low[Strict ? eights / 2 : 1][4];
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < eights / 2; ++i) {
 #pragma unroll
           for (int r = 0; r < 4; ++r) {
             const int four = 2 * step + r / 2;
@@ -356,21 +392,17 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
         }
 #pragma unroll
         for (int j = 0; j < pairs; ++j) {
-          uint2 b[2];
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            b[half] =
-                *reinterpret_cast<const uint2*>(from_weights + (8 * step + 4 * half) * pitch(TileColumns) + 16 * j);
-          }
+          const uint4 b =
+              *reinterpret_cast<const uint4*>(from_weights + 4 * step * weight_pitch(tile_columns) + 32 * j);
 #pragma unroll
           for (int odd = 0; odd < 2; ++odd) {
-            uint32_t c[2] = {odd == 0 ? b[0].x : b[0].y, odd == 0 ? b[1].x : b[1].y};
+            uint32_t c[2] = {odd == 0 ? b.x : b.z, odd == 0 ? b.y : b.w};
             if constexpr (Strict) {
               uint32_t d[2];
               split_tf32_operand(c[0], c[0], d[0]);
               split_tf32_operand(c[1], c[1], d[1]);
 #pragma unroll
-              for (int i = 0; i < 2; ++i) {
+              for (int i = 0; i < eights / 2; ++i) {
                 // The tensor core truncates its sums: long ones are taken in float32.
                 float part[4] = {0, 0, 0, 0};
                 device::mma_m16n8k8_tf32(part, low[i], c);
@@ -381,7 +413,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
               }
             } else {
 #pragma unroll
-              for (int i = 0; i < 2; ++i) {
+              for (int i = 0; i < eights / 2; ++i) {
                 if constexpr (sizeof(Scalar) == 4) {
                   device::mma_m16n8k8_tf32(sums[i][j][odd], a[i], c);
                 } else {
@@ -396,19 +428,19 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
     if (chunk + 1 < end) {
       buffer ^= 1;
       weight.store(weights + buffer * weight_words);
-      input.store(p, inputs + buffer * input_words);
+      input.store(inputs + buffer * input_words);
     }
     __syncthreads();
   }
 
   if (p.splits > 1) {
     // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
-    constexpr int32_t elements = tile_positions * TileColumns;
+    constexpr int32_t elements = tile_positions * tile_columns;
     const uint32_t tiles = p.position_tiles.divisor * p.column_tiles.divisor;
     const uint32_t tile = static_cast<uint32_t>(group) * tiles + blockIdx.x % tiles;
     float* const partials = p.partials + int64_t{tile} * p.splits * elements + thread;
 #pragma unroll
-    for (int i = 0; i < 16 * pairs; ++i) {
+    for (int i = 0; i < 8 * eights / 2 * pairs; ++i) {
       partials[int64_t{split} * elements + i * block] = sums[i / 8 / pairs][i / 8 % pairs][i / 4 % 2][i % 4];
     }
     __threadfence();
@@ -418,11 +450,11 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
     if (*last == 0) return;
     __threadfence();
 #pragma unroll
-    for (int i = 0; i < 16 * pairs; ++i) sums[i / 8 / pairs][i / 8 % pairs][i / 4 % 2][i % 4] = 0;
+    for (int i = 0; i < 8 * eights / 2 * pairs; ++i) sums[i / 8 / pairs][i / 8 % pairs][i / 4 % 2][i % 4] = 0;
 #pragma unroll 1
     for (int32_t k = 0; k < p.splits; ++k) {
 #pragma unroll
-      for (int i = 0; i < 16 * pairs; ++i) {
+      for (int i = 0; i < 8 * eights / 2 * pairs; ++i) {
         sums[i / 8 / pairs][i / 8 % pairs][i / 4 % 2][i % 4] += __ldcg(partials + int64_t{k} * elements + i * block);
       }
     }
@@ -455,10 +487,10 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
     Scalar* const of_columns =
         y + (c.channel * p.y_channel_stride + c.row * p.y_row_stride + c.column * p.y_column_stride);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < eights; ++i) {
       const TilePosition q = positions[warp_position + 8 * i + g];
       const int half = 2 * (i % 2);
-      const float (&sum)[2][4] = sums[i / 2][j];
+      const float(&sum)[2][4] = sums[i / 2][j];
       float v[4] = {sum[0][half], sum[1][half], sum[0][half + 1], sum[1][half + 1]};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -481,11 +513,11 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(TileColumns, sizeo
   }
 
   if (wrong == 0.0f) return;
-  // Each output that is not finite, once more.
+    // Each output that is not finite, once more.
 #pragma unroll 1
-  for (int32_t i = 0; i < 4 * pairs; ++i) {
-    const Columns c = columns_at<Strict>(p, first_column + warp_column + 16 * (i / 4) + 4 * t);
-    const int32_t position = warp_position + 8 * (i % 4) + g;
+  for (int32_t i = 0; i < eights * pairs; ++i) {
+    const Columns c = columns_at<Strict>(p, first_column + warp_column + 16 * (i / eights) + 4 * t);
+    const int32_t position = warp_position + 8 * (i % eights) + g;
     const TilePosition q = positions[position];
     if (static_cast<uint32_t>(q.row + c.row) >= static_cast<uint32_t>(p.h.out)) continue;
     int32_t first;

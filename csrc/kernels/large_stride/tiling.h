@@ -9,9 +9,6 @@
 
 namespace convt::large_stride {
 
-inline constexpr int32_t tile_positions = 64;
-inline constexpr int32_t chunk_words = 32;  // of K, at a time; of one tap
-
 // How a problem is cut into tiles.
 struct TileTiling {
   bool channels_innermost = false;  // whether columns run along output channels, or along the phases of a row
@@ -25,20 +22,23 @@ struct TileTiling {
   int64_t tiles = 0;  // of all groups
 
   int64_t counter_bytes() const { return ceil_div<int64_t>(4 * tiles, 512) * 512; }
-  int64_t workspace_bytes(int32_t tile_columns, int32_t splits) const {
+  int64_t workspace_bytes(const Config& c, int32_t splits) const {
     if (splits == 1) return 0;
-    return checked_add(counter_bytes(), checked_mul(tiles * splits, int64_t{4} * tile_positions * tile_columns));
+    return checked_add(counter_bytes(), checked_mul(tiles * splits, int64_t{4} * c.tile_positions * c.tile_columns));
   }
 };
 
 // A row of staged words: 8 modulo 32, so that a warp reads 4 rows of 8 words without conflicts.
 constexpr int32_t pitch(int32_t columns) { return columns + 8; }
+// Of weights: pairs of words of a column. A quarter of a warp reads 4 rows of 2 columns' pairs without conflicts.
+constexpr int32_t weight_pitch(int32_t columns) { return 2 * columns + 8; }
 
-constexpr int64_t tile_shared_bytes(int32_t tile_columns) {
-  return 32 * tile_positions + 2 * 4 * chunk_words * (pitch(tile_positions) + pitch(tile_columns)) + 16;
+constexpr int64_t tile_shared_bytes(const Config& c) {
+  return 16 * c.tile_positions + 2 * 4 * c.chunk_words * pitch(c.tile_positions) +
+         4 * c.chunk_words * weight_pitch(c.tile_columns) + 16;
 }
 
-inline TileTiling choose_tiles(const Problem& p, int32_t tile_columns) {
+inline TileTiling choose_tiles(const Problem& p, const Config& c) {
   TileTiling t;
   const int64_t channels = p.out_channels_per_group();
   const int64_t phases = ceil_div<int64_t>(p.stride_w, 4) * 4, padded_channels = ceil_div<int64_t>(channels, 4) * 4;
@@ -52,14 +52,14 @@ inline TileTiling choose_tiles(const Problem& p, int32_t tile_columns) {
   t.row_columns = checked_mul(t.inner, t.channels_innermost ? p.stride_w : channels);
   t.columns = checked_mul(p.stride_h, t.row_columns);
   t.words = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 2 : 1);
-  t.chunks = ceil_div<int64_t>(t.words, chunk_words);
+  t.chunks = ceil_div<int64_t>(t.words, c.chunk_words);
   t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
   t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
   t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
   t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
   t.positions = checked_mul(checked_mul(p.batch, t.q_h), t.q_w);
-  t.position_tiles = ceil_div<int64_t>(t.positions, tile_positions);
-  t.column_tiles = ceil_div<int64_t>(t.columns, tile_columns);
+  t.position_tiles = ceil_div<int64_t>(t.positions, c.tile_positions);
+  t.column_tiles = ceil_div<int64_t>(t.columns, c.tile_columns);
   t.tiles = checked_mul(checked_mul(t.position_tiles, t.column_tiles), p.groups);
   return t;
 }

@@ -87,12 +87,12 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     const bool strict = !half && p.precision == Precision::ieee;
     const auto number = [](auto n) { return static_cast<double>(n); };
     const bool vectors = (channels_last ? p.in_channels_per_group() : p.in_w) % column::group_pixels == 0;
-    const double of_chunk = (half     ? 30
-                             : strict ? 155
-                                      : 160) +
+    const double of_chunk = (half     ? 88
+                             : strict ? 266
+                                      : 138) +
                             config.tiles * (half     ? 12
-                                            : strict ? 88
-                                                     : 12) +
+                                            : strict ? 60
+                                                     : 44) +
                             (vectors  ? 0
                              : half   ? 180
                              : strict ? 155
@@ -101,19 +101,20 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     const double taps = number(p.kernel_h * p.kernel_w) / number(p.stride_h * p.stride_w);
     const double outputs = number(tiling.h.q * p.stride_h * tiling.w.q * p.stride_w * p.out_channels_per_group());
     const double issue = 1 / (4 * 1.7e9), rate = device.bandwidth;
-    const double product = (chunks * of_chunk + outputs / 32 * (70 + 33 * taps)) * issue;
+    const double product = (chunks * of_chunk + outputs / 32 * (42 + 26.5 * taps)) * issue;
     const double weights = number(r.chunks * column::chunk_channels * r.padded_columns) / 32 * 40 * issue;
     const double rounds = r.passes * std::ceil(number(r.chunks) / r.splits);
     const bool keeps = p.groups == 1 && r.stage_chunks >= r.chunks;
     const double together = std::ceil(number(c.plan.grid) / device.multiprocessors);
-    const double of_tile =
-        2.3e-6 + 0.44e-6 * rounds + together * product + (keeps ? 0 : r.passes * (together * weights + 0.4e-6));
+    // Parts of the channels are added up in turn.
+    const double of_tile = 1.7e-6 + 0.39e-6 * rounds + (r.splits > 1 ? 2.1e-6 : 0) + together * product +
+                           (keeps ? 0 : r.passes * (together * weights + 0.4e-6));
     const double tiles = std::ceil(number(blocks) / number(c.plan.grid));
     // The second level of cache gives a little more than memory.
     const double loaded = number(blocks * tiling.pixel_blocks() * column::block_pixels * r.chunks) *
                           column::chunk_channels * number(element_size(p.dtype));
     c.estimated_seconds = launch_seconds + std::max({number(p.compulsory_bytes()) / rate / 0.9, loaded / rate / 1.3,
-                                                     2e-6 + weights + tiles * of_tile});
+                                                     3.1e-6 + weights + tiles * of_tile});
     out.push_back(c);
   }
 }

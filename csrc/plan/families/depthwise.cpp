@@ -84,7 +84,7 @@ std::string last_refusal(const Problem& p) {
                       image(p.out_channels, p.out_h, p.y_strides[2], p.out_w, p.y_strides[3]), "");
 }
 
-// Forms any and any_last.
+// Forms any, any_one and any_last.
 std::string any_refusal(const Problem& p) {
   const int64_t inputs = p.in_channels_per_group(), outputs = p.out_channels_per_group();
   if (inputs > 1 && outputs > 1) {
@@ -137,10 +137,24 @@ std::string count_refusal(int64_t threads) {
   return threads < threads_limit ? "" : "needs " + number(threads) + " threads, more than it can number";
 }
 
-// Those of form any.
-int64_t any_threads(const Problem& p) {
-  const int64_t rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), depthwise::columns_of_any);
-  return checked_mul(checked_mul(checked_mul(rows, p.stride_h), p.out_w), checked_mul(p.batch, p.out_channels));
+std::string one_tap_refusal(const Config& config, const Problem& p) {
+  if (p.groups != 1) return "takes 1 group, not " + number(p.groups);
+  std::string reason = shape_refusal(config, p);
+  if (!reason.empty()) return reason;
+  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
+  if (p.padding_h != 0 || p.padding_w != 0 || p.out_h != p.in_h * p.stride_h || p.out_w != p.in_w * p.stride_w) {
+    return "takes no padding";
+  }
+  if (p.out_channels > config.channels) {
+    return "takes at most " + number(config.channels) + " output channels, not " + number(p.out_channels);
+  }
+  if (p.in_h >= image_limit || p.out_w >= image_limit || p.in_channels >= image_limit) {
+    return "takes images of less than 2^30 rows and columns";
+  }
+  if (p.in_channels == 0 || depthwise::one_tap_table_bytes(config, p) > depthwise::table_bytes) {
+    return "has no room in shared memory for the weights of " + number(p.in_channels) + " input channels";
+  }
+  return "";
 }
 
 // One configuration for one problem: fills in the plan's grid, or says why not.
@@ -177,7 +191,7 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       if (config.form == Form::rows) {
         // What the kernel for any shape refuses: it computes what lies in memory without alignment.
         reason = any_refusal(p);
-        if (reason.empty()) reason = count_refusal(any_threads(p));
+        if (reason.empty()) reason = count_refusal(depthwise::any_threads(p, depthwise::columns_of_any));
         if (reason.empty()) reason = vectors_refusal(config, p);
         if (!reason.empty()) return reason;
       }
@@ -217,7 +231,14 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       const std::string reason = first_of({any_refusal, last_refusal}, p);
       return reason.empty() ? plan_blocks(depthwise::any_last_blocking(p, depthwise::any_vector(p))) : reason;
     }
-    case Form::any: {
+    case Form::one_tap: {
+      const std::string reason = one_tap_refusal(config, p);
+      if (!reason.empty()) return reason;
+      return plan_threads(
+          depthwise::one_tap_threads(p, depthwise::pixels_of_one_tap(config, bytes, depthwise::takes_channels(p))));
+    }
+    case Form::any:
+    case Form::any_one: {
       std::string reason = any_refusal(p);
       if (reason.empty()) {
         reason =
@@ -225,21 +246,90 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
                          checked_add(extent(p.out_h, p.y_strides[2]), extent(p.out_w, p.y_strides[3])), " a channel");
       }
       if (!reason.empty()) return reason;
-      return plan_threads(any_threads(p));
+      return plan_threads(depthwise::any_threads(p, config.form == Form::any ? depthwise::columns_of_any : 1));
     }
   }
   return "is unknown";
 }
 
+// What the kernels for any shape take: the sum of what a warp issues, of the lines of memory that its loads and stores
+// touch, one a cycle, and of a thread's waits. Measured, in cycles but for the waits.
+struct AnyCosts {
+  double waits, wait_of_tap;             // seconds
+  double copy;                           // of the time of a copy
+  double warp, row, tap, tap_of_halves;  // instructions
+  double tap_of_channel;                 // of a vector
+  double line, stored_line;
+};
+constexpr AnyCosts costs_of_any{2.4e-6, 0.24e-6, 0.23, 244, 45, 18, 8.5, 0, 0.40, 3.1};
+constexpr AnyCosts costs_of_any_one{2.3e-6, 0.10e-6, 0.87, 307, 39, 11, 14, 0, 0.35, 9.4};
+constexpr AnyCosts costs_of_any_last{3.3e-6, 0.29e-6, 0.46, 282, 0, 0, 0.4, 20, 0.52, 0};
+
+double any_seconds(const Config& config, const Problem& p, const DeviceInfo& device) {
+  const auto real = [](auto n) { return static_cast<double>(n); };
+  const double bytes = real(element_size(p.dtype)), line = 128, lanes_of_warp = 32;
+  const double inputs = real(p.in_channels_per_group());
+  const double rows = inputs * std::max(1.0, real(p.kernel_h) / real(p.stride_h));
+  const double taps = rows * std::max(1.0, real(p.kernel_w) / real(p.stride_w));
+  AnyCosts costs = costs_of_any_last;
+  double warps = 0, outputs = depthwise::columns_of_any, vector = 1, loaded = 1, stored = 1;
+  if (config.form == Form::any_last) {
+    vector = depthwise::any_vector(p);
+    const depthwise::Blocking b = depthwise::any_last_blocking(p, depthwise::any_vector(p));
+    warps = real(b.groups) * real(b.chunks) * (depthwise::block / lanes_of_warp);
+    // Slots of a warp: neighbours are phases of the same columns, then the next columns.
+    const double slots = std::max(1.0, lanes_of_warp / b.lanes);
+    const double phases = std::min(slots, real(p.stride_w)), places = std::max(1.0, slots / phases);
+    const double width = std::max(1.0, b.lanes * vector * bytes / line);
+    loaded = std::min({places * width, places * outputs * real(p.in_channels) * bytes / line, lanes_of_warp});
+    loaded = std::max({1.0, loaded, vector * bytes * lanes_of_warp / phases / line});
+  } else {
+    const bool one = config.form == Form::any_one;
+    costs = one ? costs_of_any_one : costs_of_any;
+    outputs = one ? 1 : depthwise::columns_of_any;
+    warps = real(depthwise::any_threads(p, one ? 1 : depthwise::columns_of_any)) / lanes_of_warp;
+    const bool channels = depthwise::channels_first(p);
+    const auto lines = [&](double stride) {
+      return std::clamp(lanes_of_warp * stride * bytes / line, 1.0, lanes_of_warp);
+    };
+    loaded =
+        lines(channels ? real(std::abs(p.x_strides[1])) * inputs : real(std::abs(p.x_strides[3])) / real(p.stride_w));
+    stored = lines(real(std::abs(p.y_strides[channels ? 1 : 3])));
+  }
+  const double cycle = 1 / (1.7e9 * device.multiprocessors), issue = cycle / 4;
+  const double half = bytes == 2 ? 1 : 0;
+  const double of_warp =
+      costs.warp + costs.row * rows + taps * (costs.tap + costs.tap_of_halves * half + costs.tap_of_channel * vector);
+  return launch_seconds + costs.waits + costs.wait_of_tap * taps +
+         costs.copy * real(p.compulsory_bytes()) / device.bandwidth + warps * of_warp * issue +
+         warps * outputs * (costs.line * taps * (loaded - 1) + costs.stored_line * stored) * cycle;
+}
+
+// A copy, or what a warp issues: for each input channel a load and for each output a multiply-add. Rows that are no
+// whole vectors are read element by element.
+double one_tap_seconds(const Config& config, const Problem& p, const DeviceInfo& device) {
+  const bool last = depthwise::takes_channels(p);
+  const int64_t bytes = element_size(p.dtype);
+  const int32_t pixels = depthwise::pixels_of_one_tap(config, bytes, last);
+  const bool vectors = last ? p.in_channels % (16 / bytes) == 0 : p.in_w % pixels == 0;
+  const double outputs = config.h.stride * config.w.stride * config.channels;
+  const double warps = static_cast<double>(depthwise::one_tap_threads(p, pixels)) / 32;
+  const double of_channel = outputs * pixels + outputs / 4 + (vectors ? 4 : 8 * pixels);
+  const double issue =
+      warps * (200 + static_cast<double>(p.in_channels) * of_channel) / (4 * 1.7e9 * device.multiprocessors);
+  const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
+  // Measured. More than 4 channels of a pixel are stored in pieces, which touch a line of memory several times.
+  const double waits = 5e-6 + (vectors ? 0 : 0.25e-6 * static_cast<double>(p.in_channels));
+  const double work = std::max(copy * (last ? 1.4 : 1.15), 1.4 * issue);
+  return launch_seconds + waits + work * (last && config.channels > 4 ? 3 : 1);
+}
+
 double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {
+  if (config.form == Form::one_tap) return one_tap_seconds(config, p, device);
+  if (!config.exact()) return any_seconds(config, p, device);
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
   // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape.
-  if (config.form == Form::rows) return launch_seconds + copy * 0.98;
-  if (config.exact()) return launch_seconds + copy;
-  // A load a multiply-add, or one for a vector of channels: those of L1 bound it.
-  const double share = config.form == Form::any_last ? 0.2 : 0.12;
-  return launch_seconds +
-         std::max(copy / 0.6, 2.0 * static_cast<double>(p.useful_macs()) / (device.fp32_flops * share));
+  return launch_seconds + copy * (config.form == Form::rows ? 0.98 : 1);
 }
 
 }  // namespace

@@ -34,30 +34,40 @@ struct Cut {
   double seconds = 0;
 };
 
-Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::TileTiling& t, int32_t tile_columns,
-             bool strict) {
+Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::TileTiling& t,
+             const large_stride::Config& config, bool strict) {
+  const int32_t tile_columns = config.tile_columns;
   // Taps of a phase, on average, if tiles meet few row phases.
   const double taps_h = t.row_columns >= tile_columns
                             ? static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h)
                             : static_cast<double>(t.taps_h);
   const double chunks = std::max(1.0, taps_h * static_cast<double>(t.taps_w * t.chunks));
-  // Of a chunk of a tile on a multiprocessor, at 1.7 GHz: multiplications of 4 tensor cores, at half of their rate, and
-  // the time from memory to shared memory, which other blocks hide.
-  const double steps = std::min(4.0, std::ceil(static_cast<double>(t.words) / large_stride::step_words));
-  const double product = steps * tile_columns / 8 * 5.7 * 2 * (strict ? 3.2 : 1) / 1.7e9, latency = 0.6e-6;
+  // Of a chunk of a tile on a multiprocessor, at 1.7 GHz: 8 words of 64 positions and 8 columns, or the time from
+  // memory to shared memory, which other blocks hide. Measured.
+  const bool half = p.dtype != DataType::float32, last = p.x_strides[1] == 1;
+  const bool large = config.tile_positions > 64, small = tile_columns == 64;
+  const double of_step = (half ? 14 : strict ? 41 : last ? 13 : 5.5) * (large ? 1.35 : small && strict ? 1.15 : 1);
+  const double latency = large || small ? 1.2e-6 : 1.6e-6;
+  const double steps = std::min<double>(config.chunk_words / large_stride::step_words,
+                                        std::ceil(static_cast<double>(t.words) / large_stride::step_words));
+  const double product = steps * tile_columns / 8 * config.tile_positions / 64 * of_step / 1.7e9;
+  // Of a block, before and after.
+  const double area = config.tile_positions * tile_columns / 8192.0;
   const double resident = large_stride::tile_resident_blocks(tile_columns, element_size(p.dtype)),
                multiprocessors = device.multiprocessors;
   Cut best;
   for (int32_t splits = 1; splits == 1 || (splits <= 16 && 2 * splits <= chunks); splits *= 2) {
     const double blocks = static_cast<double>(t.tiles) * splits, each = std::ceil(chunks / splits);
     const double of_one = std::min(resident, std::ceil(blocks / multiprocessors));
-    const double waves = std::max(1.0, blocks / (multiprocessors * of_one));
-    const double busy = waves * (each * std::max(of_one * product, latency) + 2e-6);
+    // Blocks of the last wave have the multiprocessor for themselves.
+    const double fraction = std::max(1.0, blocks / (multiprocessors * of_one));
+    const double waves = fraction + 0.65 * (std::ceil(fraction) - fraction);
+    const double busy = waves * (each * std::max(of_one * product, latency) + 1.9e-6 + 1.4e-6 * of_one * area);
     const double bytes = static_cast<double>(p.compulsory_bytes());
     double seconds = launch_seconds + std::max(bytes / device.bandwidth / 0.8, busy);
     if (splits > 1) {
       // Zeros for the counters, and the partial sums, which the second level of cache holds.
-      seconds += 2.5e-6 + 8.0 * blocks * large_stride::tile_positions * tile_columns / 3e12;
+      seconds += 6.3e-6 + 8.0 * blocks * config.tile_positions * tile_columns / 3.6e12;
     }
     if (splits == 1 || seconds < 0.95 * best.seconds) best = {splits, seconds};
   }
@@ -65,23 +75,24 @@ Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::Til
 }
 
 // Why a tiled configuration does not take the problem, or its plan in `c`.
-std::string tiled_candidate(const Problem& p, const DeviceInfo& device, int32_t tile_columns, Candidate& c) {
+std::string tiled_candidate(const Problem& p, const DeviceInfo& device, const large_stride::Config& config,
+                            Candidate& c) {
   constexpr int64_t limit = int64_t{1} << 30;
   const int64_t phases = p.stride_h * p.stride_w, taps = checked_mul(p.kernel_h, p.kernel_w);
   if (phases < 8 && taps <= 128) {
     return "takes strides of 8 phases or kernels of more than 128 taps, not " + std::to_string(phases) + " and " +
            std::to_string(taps);
   }
-  const large_stride::TileTiling t = large_stride::choose_tiles(p, tile_columns);
+  const large_stride::TileTiling t = large_stride::choose_tiles(p, config);
   if (t.positions >= limit || t.columns >= limit) return "takes less than 2^30 positions and columns";
   const int64_t depth = checked_mul(checked_mul(t.taps_h, t.taps_w), t.chunks);
   if (depth >= limit) return "takes less than 2^30 pieces of a reduction";
-  const int64_t shared_bytes = large_stride::tile_shared_bytes(tile_columns);
+  const int64_t shared_bytes = large_stride::tile_shared_bytes(config);
   if (shared_bytes > device.shared_memory_per_block) {
     return "needs " + std::to_string(shared_bytes) + " bytes of shared memory";
   }
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
-  const Cut cut = best_cut(p, device, t, tile_columns, strict);
+  const Cut cut = best_cut(p, device, t, config, strict);
   const int64_t blocks = checked_mul(t.tiles, cut.splits);
   if (blocks > std::numeric_limits<int32_t>::max()) {
     return "needs " + std::to_string(blocks) + " blocks, more than a grid holds";
@@ -90,7 +101,7 @@ std::string tiled_candidate(const Problem& p, const DeviceInfo& device, int32_t 
   c.plan.block = large_stride::block;
   c.plan.cut[0] = cut.splits;
   c.plan.shared_bytes = shared_bytes;
-  c.plan.workspace_bytes = t.workspace_bytes(tile_columns, cut.splits);
+  c.plan.workspace_bytes = t.workspace_bytes(config, cut.splits);
   c.estimated_seconds = cut.seconds;
   return "";
 }
@@ -109,9 +120,14 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       refused(refusal);
       continue;
     }
+    const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
+    if (!large_stride::compiled(config, strict)) {
+      refused("has no strict float32");
+      continue;
+    }
     if (config.tile_columns > 0) {
       Candidate c = fitting(Algorithm::large_stride, config.name, row);
-      const std::string reason = tiled_candidate(p, device, config.tile_columns, c);
+      const std::string reason = tiled_candidate(p, device, config, c);
       if (reason.empty()) {
         out.push_back(c);
       } else {
@@ -126,11 +142,6 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     const large_stride::Tiling t = large_stride::choose_tiling(p, config.steps);
     const int64_t most = int64_t{config.steps} * large_stride::step_pairs;
     const int64_t channels = p.dtype == DataType::float32 ? 2 : 4;
-    const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
-    if (!large_stride::compiled(config, strict)) {
-      refused("has no strict float32");
-      continue;
-    }
     if (t.depth > most) {
       refused("takes at most " + std::to_string(most * channels) + " input channels, padded to " +
               std::to_string(channels) + ", times taps of a phase, not " + std::to_string(t.depth * channels));
