@@ -238,7 +238,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   // Instructions an SM and cycle with one block and with two, and cycles of a step besides: measured.
-  constexpr double rates[] = {1.1, 2.1}, latency = 600;
+  constexpr double rates[] = {1.2, 2.1}, latency = 500;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const double rate = rates[resident == 1 ? 0 : 1];
@@ -247,10 +247,10 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 
   // Of a warp, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
-  const double entry = 16 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
-  const double tap = c.tiles + fragments * (strict(p) ? 8 : 1);
+  const double entry = 14 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
   const double kernel_row =
-      17 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
+      16 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   double busy = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
@@ -260,11 +260,11 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   int64_t width = 1;
   while (width < vector && p.out_w % (2 * width) == 0) width *= 2;
   const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
-  const double copies = 1 + 3 / static_cast<double>(width);
-  const double store = t.staged ? copies + (p.stride_w % 2 == 0 ? 0.8 : 1.4) : bytes == 2 ? 2 : 1.5;
+  const double copies = 1 + 4 / static_cast<double>(width);
+  const double store = t.staged ? copies + (p.stride_w % 2 == 0 ? 1 : 1.6) : t.y_pixels || bytes == 2 ? 3 : 1.5;
   const double work =
-      60 + t.batches * (40 + 3.0 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
-  const double bare = t.y_pixels ? 50 + outputs * (copies - 1) : work - kernel_rows * kernel_row;
+      120 + t.batches * (30 + 4.0 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+  const double bare = t.y_pixels ? 50 + outputs * copies : work - kernel_rows * kernel_row;
 
   // Of a warp and step.
   const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
@@ -273,10 +273,14 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns * (strict(p) ? 2 : 1);
   const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
   const double loads = vectors * (strict(p) ? 80 : 45) + std::min(steps, input_rows) * 60;
+  // What threads do not hold of a step's input while they compute is waited for.
+  const double step_vectors =
+      vectors * std::max(1.0, static_cast<double>(chunk_rows) / input_rows / p.stride_h) / steps;
+  const double waits = std::ceil(std::max(0.0, step_vectors / (strict(p) ? 2 : early_loads(false)) - 1.05)) * 1600;
   const double issued = warps * (steps * (150 + rounds * (busy * work + (1 - busy) * bare)) + loads);
   const double begin = 5000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
-  const double compute = waves * resident * (begin + issued / rate + steps * latency / resident) / clock;
+  const double compute = waves * resident * (begin + issued / rate + steps * (latency + waits) / resident) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
@@ -286,7 +290,11 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   // Blocks share lines of pixels if they have some of their channels only.
   const bool shared_lines = !t.y_pixels && t.block_channels < p.out_channels &&
                             t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0;
-  const double memory = (x + y * (shared_lines ? 1.5 : 1)) / 4.2e12;
+  // Strips end within lines.
+  const bool cut_lines = t.y_pixels && t.strips > 1;
+  // Stores of 16 bytes of a pixel.
+  const bool narrow = !t.y_pixels && 8 * c.tiles * bytes < 32;
+  const double memory = (x + y * (narrow ? 2.5 : shared_lines ? 1.5 : cut_lines ? 1.2 : 1)) / 4.2e12;
   return std::max(memory, compute) + 0.25 * std::min(memory, compute);
 }
 
