@@ -58,17 +58,11 @@ Problem problem(DataType dtype, Precision precision) {
 }
 
 // How often a way to cut a problem was met.
-int64_t met[8];
+int64_t met[7];
 void count(const grouped::Tiling& t) {
-  const bool ways[] = {t.flat && t.y_pixels,
-                       t.flat && !t.y_pixels,
-                       !t.flat,
-                       t.parts > 1,
-                       t.strips > 1,
-                       t.block_groups > 1,
-                       t.rows > 1 && t.chunk_rows > t.rows,
-                       t.stages == 2};
-  for (int i = 0; i < 8; ++i) met[i] += ways[i];
+  const bool ways[] = {t.staged,   t.y_pixels && !t.staged, t.blanks, t.strips > 1, t.block_groups > 1,
+                       t.rows > 1, t.chunk_rows > t.rows};
+  for (int i = 0; i < 7; ++i) met[i] += ways[i];
 }
 
 std::string line(const Problem& p) {
@@ -83,16 +77,19 @@ std::string line(const Problem& p) {
 
 template <class Scalar, bool Strict, int StepWords, int Row>
 void launch_row(const Problem& p, const grouped::Params& params) {
-  constexpr int tiles = grouped::configs[Row].tiles,
-                pixel_tiles = grouped::pixel_tiles(grouped::configs[Row], sizeof(Scalar), Strict);
-  simt::launch(dim3(static_cast<unsigned>(grouped::blocks(params.t, p))), grouped::block,
-               static_cast<size_t>(params.t.shared_bytes), [&] {
-                 if (params.t.x_pixels) {
-                   grouped::grouped_kernel<Scalar, Strict, StepWords, tiles, pixel_tiles, true>(params);
-                 } else {
-                   grouped::grouped_kernel<Scalar, Strict, StepWords, tiles, pixel_tiles, false>(params);
-                 }
-               });
+  const auto run = [&]<bool XPixels>() {
+    constexpr grouped::Config c = grouped::configs[Row];
+    simt::launch(dim3(static_cast<unsigned>(grouped::blocks(params.t, p))), grouped::block,
+                 static_cast<size_t>(params.t.shared_bytes), [&] {
+                   grouped::grouped_kernel<Scalar, Strict, StepWords, c.tiles,
+                                           grouped::pixel_tiles(c, sizeof(Scalar), Strict, XPixels), XPixels>(params);
+                 });
+  };
+  if (params.t.x_pixels) {
+    run.template operator()<true>();
+  } else {
+    run.template operator()<false>();
+  }
 }
 
 template <class Scalar, bool Strict, int StepWords>
@@ -152,15 +149,14 @@ bool run(DataType dtype) {
     grouped::Cut cut{};
     cut[0] = pick(0, 2) == 0 ? least(pick(1, 4), p.groups) : 1;
     cut[1] = static_cast<int32_t>(grouped::round_up(cut[0] > 1 ? tiles : pick(1, tiles), c.tiles));
-    const int64_t columns = (p.out_w + p.stride_w - 1) / p.stride_w;
-    cut[2] =
-        static_cast<int32_t>((pick(0, 1) == 0 ? columns : pick(std::min<int64_t>(columns, 4), columns)) * p.stride_w);
-    cut[3] = least(pick(1, 4), p.out_h), cut[4] = static_cast<int32_t>(pick(1, 3));
-    cut[5] = static_cast<int32_t>(pick(2, 3));
-    cut[6] = static_cast<int32_t>(grouped::round_up(least(pick(1, 20), p.out_h), cut[3]));
+    const int64_t unit = 16 * grouped::pixel_tiles(c, p) * p.stride_w;
+    cut[2] = static_cast<int32_t>(pick(0, 1) == 0 ? grouped::round_up(p.out_w, p.stride_w) : pick(1, 3) * unit);
+    cut[3] = least(pick(1, 6), p.out_h);
+    cut[4] = static_cast<int32_t>(grouped::round_up(least(pick(1, 20), p.out_h), cut[3]));
+    cut[5] = y_last ? 0 : static_cast<int32_t>(pick(0, 4) > 0);
     if (grouped::tiling(c, p, cut).shared_bytes <= 226 << 10) plan.cut = cut;
   }
-  grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data}, pick(0, 2) != 0);
+  grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data});
   count(params.t);
   simt::seed(static_cast<unsigned>(generator()));
   if constexpr (sizeof(Scalar) == 2) {
@@ -213,10 +209,8 @@ bool run(DataType dtype) {
           if (!right) {
             std::printf("%s: y[%d, %d, %d, %d] is %g, not %g\n%s\n%s\n", configuration.c_str(), static_cast<int>(n),
                         static_cast<int>(c), static_cast<int>(r), static_cast<int>(o), result, sum, line(p).c_str(),
-                        (std::string(params.t.flat ? "flat" : "not flat") + " parts " + std::to_string(params.t.parts) +
-                         " strips " + std::to_string(params.t.strips) + " of " +
-                         std::to_string(params.t.strip_columns) + " rows " + std::to_string(params.t.rows) + " chunk " +
-                         std::to_string(params.t.chunk_rows) + " stages " + std::to_string(params.t.stages))
+                        ("strips " + std::to_string(params.t.strips) + " of " + std::to_string(params.t.strip_columns) +
+                         " rows " + std::to_string(params.t.rows) + " chunk " + std::to_string(params.t.chunk_rows))
                             .c_str());
             return false;
           }
@@ -244,7 +238,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d problems; planes, flat pixels, pixels, parts, strips, groups, rows, two buffers:", problems);
+  std::printf("%d problems; staged, planes from registers, blanks, strips, groups, rows, steps:", problems);
   for (int64_t n : convt::met) std::printf(" %d", static_cast<int>(n));
   std::printf("\n");
   return 0;

@@ -1,6 +1,6 @@
 // Configurations of the grouped family: few channels a group, or a dense layer of few channels, on tensor cores.
 // Bounded by memory: a block reads each input row once, keeps it in shared memory for all output channels and phases,
-// and writes its output as whole 128-byte lines.
+// and writes neighbouring outputs at about the same time.
 #pragma once
 
 #include <algorithm>
@@ -16,14 +16,13 @@ namespace convt::grouped {
 // phases of a row.
 struct Config {
   const char* name;
-  int32_t pixel_tiles, tiles;  // of 16-bit elements
+  int32_t pixel_tiles, tiles;  // but in strict float32
 };
 
 inline constexpr Config configs[] = {{"mma_n8", 4, 1}, {"mma_n16", 2, 2}};
-// 32-bit outputs take twice the shared memory: smaller tiles let two blocks of busy warps fit. Strict float32 needs
-// more registers a tile too.
-constexpr int32_t pixel_tiles(const Config& c, int64_t element_bytes, bool strict) {
-  return element_bytes == 2 ? c.pixel_tiles : strict && c.tiles > 1 ? 1 : 2;
+// Strict float32 needs more registers a tile, and so do channels that are neighbours in memory.
+constexpr int32_t pixel_tiles(const Config& c, int64_t element_bytes, bool strict, bool x_pixels) {
+  return element_bytes == 4 && (strict || (!x_pixels && c.tiles == 1)) ? c.pixel_tiles / 2 : c.pixel_tiles;
 }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -31,7 +30,8 @@ inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
 inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
 inline constexpr int32_t block_bytes = 96;  // of what a block knows about itself
-inline constexpr int32_t step_bytes = 64;   // of the description of a step
+inline constexpr int32_t step_bytes = 32;   // of the description of a step
+inline constexpr int32_t start_bytes = 32;  // of the description of a batch of phases
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
 // Vectors of the next step's input that a thread holds while it multiplies.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
@@ -47,7 +47,7 @@ constexpr int32_t parts_of_word(bool strict) { return strict ? 3 : 1; }
 // TF32 element, or a pair of 16-bit elements; in strict float32, of each part of two elements.
 struct Tiling {
   bool x_pixels, y_pixels;  // a row's columns (NCHW) or its channels (NHWC) are neighbours in memory
-  bool flat;                // the block's outputs are contiguous, or are so plane by plane: whole lines are stored
+  bool staged;              // outputs meet in shared memory before they are stored
   int32_t words;            // of a group's input channels
   int32_t word_parts;       // words in shared memory for each of them
   int32_t step_words;       // multiplied by one instruction: 4 or 8
@@ -58,28 +58,23 @@ struct Tiling {
   int32_t block_tiles;      // tiles of each of them in a block
   int32_t block_channels;   // of a whole block
   int32_t channel_blocks;
-  int32_t rows;           // output rows of a step: several if whole rows are short
-  int32_t parts;          // steps of a row: several if rows are long
-  int32_t part_tiles;     // of the columns of a warp, of a step
+  int32_t rows;           // output rows of a step
   int32_t batches;        // of phases of a row: those of a batch are computed together
-  int32_t unit_batches;   // the batches of a row are divided among so many units of work
+  bool blanks;            // some phases of a row have no taps (NCHW), and are in no batch
+  int32_t unit_columns;   // units of work of a row of a step
   int32_t units;          // of a step: the work of one warp at a time
   int32_t kernel_rows;    // of a phase, at most
-  bool gaps;              // rows without taps need no steps of their own
   int32_t strips;         // blocks of a row
-  int32_t strip_columns;  // outputs of a strip, a multiple of the stride
-  int32_t strip_extra;    // further outputs that it may compute
+  int32_t strip_columns;  // outputs of a strip, a multiple of those of a unit if there are several
   int32_t chunk_rows;     // output rows of a block
   int32_t chunks;
-  int32_t ring;                                // input rows in shared memory
-  int32_t input_columns;                       // of a row in shared memory
-  int32_t pixel_pitch, word_pitch, row_pitch;  // words, of shared memory
-  int32_t channel_pitch;                       // of a plane (NCHW), or of a pixel (NHWC), in staged outputs; elements
-  int32_t stage_elements;                      // of one of the staging buffers
-  int32_t stages;
-  int64_t weight_bytes, input_bytes, stage_bytes;
+  int32_t ring;                                    // input rows in shared memory
+  int32_t input_columns;                           // of a row in shared memory
+  int32_t pixel_pitch, word_pitch, row_pitch;      // words, of shared memory
+  int32_t stage_pitch;                             // elements of a plane of a warp's staged outputs (NCHW)
+  int64_t weight_bytes, input_bytes, stage_bytes;  // the last one of a warp
   struct {
-    int32_t ring, stages, block, starts, steps, items, units, works, lines, channels, entries, order, offsets, bias;
+    int32_t ring, stages, block, starts, steps, items, units, works, entries, order, bias;
   } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
@@ -117,10 +112,14 @@ inline Phases phases(const Axis<int64_t>& a) {
   return result;
 }
 
+inline bool x_pixels(const Problem& p) { return p.in_w == 1 || p.x_strides[3] == 1; }
+inline int32_t pixel_tiles(const Config& c, const Problem& p) {
+  return pixel_tiles(c, element_size(p.dtype), strict(p), x_pixels(p));
+}
+
 // With everything else chosen, the sizes that follow.
 inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w) {
-  const int64_t bytes = element_size(p.dtype), line = line_bytes / bytes,
-                pixels = 16 * pixel_tiles(c, element_size(p.dtype), strict(p));
+  const int64_t bytes = element_size(p.dtype), pixels = 16 * pixel_tiles(c, p);
   const int64_t tiles = int64_t{t.block_groups} * t.block_tiles;
   const int64_t channels = t.block_groups > 1 ? t.block_groups * p.out_channels_per_group()
                                               : std::min<int64_t>(8 * t.block_tiles, p.out_channels_per_group());
@@ -128,34 +127,24 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.channel_blocks =
       static_cast<int32_t>(t.block_groups > 1 ? ceil_div<int64_t>(p.groups, t.block_groups)
                                               : p.groups * ceil_div<int64_t>(t.group_tiles, t.block_tiles));
-  t.flat = t.y_pixels || channels == p.out_channels;
   t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, t.strip_columns));
-  // A strip takes the values along that complete its last line.
-  t.strip_extra = static_cast<int32_t>(!t.flat ? 0 : t.y_pixels ? line - 1 : ceil_div<int64_t>(line - 1, channels));
-  const int64_t columns = t.strips == 1 ? p.out_w : t.strip_columns + t.strip_extra;
-  const int64_t tiles_w = ceil_div<int64_t>(ceil_div<int64_t>(std::min(columns, p.out_w), p.stride_w), pixels);
-  t.part_tiles = static_cast<int32_t>(std::min<int64_t>(t.part_tiles, tiles_w));
-  t.parts = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.part_tiles));
-  t.part_tiles = static_cast<int32_t>(ceil_div<int64_t>(tiles_w, t.parts));
-  if (t.parts > 1 || t.strips > 1) t.rows = 1;
-  // Phases share what they read if they are computed together; divided among units, they occupy all warps of a block.
-  // In terms of what a phase of a unit takes, reading the input costs about two more and so does the beginning of a
-  // unit.
-  const int64_t units = int64_t{t.part_tiles} * t.rows * t.block_groups * (t.block_tiles / c.tiles);
-  const auto shared = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, most_residues));
-  int64_t best = 0;
-  for (const auto& [batches, unit_batches] : {std::array{shared, 1},
-                                              {shared, shared},
-                                              {static_cast<int32_t>(p.stride_w), static_cast<int32_t>(p.stride_w)}}) {
-    const int64_t cost = ceil_div<int64_t>(units * unit_batches, warps) *
-                         (2 + batches / unit_batches * (2 + ceil_div<int64_t>(p.stride_w, batches)));
-    if (best == 0 || cost < best) best = cost, t.batches = batches, t.unit_batches = unit_batches;
-  }
+  const int64_t columns = ceil_div<int64_t>(std::min<int64_t>(t.strip_columns, p.out_w), p.stride_w);
+  t.unit_columns = static_cast<int32_t>(ceil_div<int64_t>(columns, pixels));
+  t.units = static_cast<int32_t>(int64_t{t.unit_columns} * t.rows * t.block_groups * (t.block_tiles / c.tiles));
+  // Neighbouring channels start 4 banks apart.
+  const int64_t plane_words = pixels * p.stride_w * bytes / 4;
+  t.stage_pitch = static_cast<int32_t>((round_up(plane_words - 4, 16) + 4) * 4 / bytes);
+  t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
+  if (!t.staged) t.stage_bytes = 0;
+  int64_t busy = 0;
+  for (int64_t r = 0; r < p.stride_w; ++r) busy += w.of[r].count > 0;
+  t.blanks = t.staged && busy < p.stride_w;
+  t.batches = static_cast<int32_t>(ceil_div<int64_t>(t.blanks ? busy : p.stride_w, most_residues));
   // The rows of two steps: one is read while the other one is loaded.
   t.ring = static_cast<int32_t>(
       std::min<int64_t>(ceil_div<int64_t>(2 * t.rows - 1, p.stride_h) + h.last - h.first + 1, p.in_h));
   // Vectors of 4 words start at a multiple of 4.
-  t.input_columns = static_cast<int32_t>(round_up(tiles_w * pixels + w.last - w.first + 3, 4));
+  t.input_columns = static_cast<int32_t>(round_up(t.unit_columns * pixels + w.last - w.first + 3, 4));
   const int64_t words = int64_t{t.block_groups} * t.steps * t.step_words * t.word_parts;
   if (t.x_pixels) {
     t.pixel_pitch = 1;
@@ -168,25 +157,8 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
     t.pixel_pitch = static_cast<int32_t>(t.step_words == 8 ? round_up(words - 8, 16) + 8 : round_up(words - 4, 8) + 4);
     t.row_pitch = static_cast<int32_t>(round_up(int64_t{t.input_columns} * t.pixel_pitch, 4));
   }
-  const int64_t outputs =
-      t.rows > 1 ? t.rows * p.out_w : std::min<int64_t>(int64_t{t.part_tiles} * pixels * p.stride_w, columns);
-  const int64_t vector = 16 / bytes;
-  if (t.y_pixels) {
-    // Neighbouring channels start 4 banks apart.
-    const int64_t plane_words = ceil_div<int64_t>((outputs + line - 1) * bytes, 4);
-    t.channel_pitch = static_cast<int32_t>((round_up(std::max<int64_t>(plane_words - 4, 0), 16) + 4) * 4 / bytes);
-    t.stage_elements = static_cast<int32_t>(channels * t.channel_pitch);
-  } else if (t.flat) {
-    t.channel_pitch = static_cast<int32_t>(channels);
-    t.stage_elements = static_cast<int32_t>(round_up(outputs * channels + line - 1, line));
-  } else {
-    t.channel_pitch = static_cast<int32_t>(round_up(channels, vector) + vector);
-    t.stage_elements = static_cast<int32_t>(outputs * t.channel_pitch);
-  }
   t.weight_bytes = p.kernel_h * p.kernel_w * t.steps * tiles * 32 * t.fragment_words * 4;
   t.input_bytes = round_up(int64_t{t.ring} * t.row_pitch * 4, line_bytes);
-  t.stage_bytes = round_up(t.stage_elements * bytes, line_bytes);
-  t.units = static_cast<int32_t>(units * t.unit_batches);
   t.kernel_rows = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) t.kernel_rows = std::max(t.kernel_rows, h.of[r].count);
   int64_t end = 0;
@@ -197,36 +169,29 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   };
   place(t.weight_bytes);
   t.places.ring = place(t.input_bytes);
-  t.places.stages = place(t.stages * t.stage_bytes);
+  t.places.stages = place(warps * t.stage_bytes);
   t.places.block = place(block_bytes);
-  t.places.starts = place(16 * t.batches);
+  t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);
   t.places.items = place(12 * early_loads(strict(p)) * block);
-  t.places.units = place(unit_bytes * t.units);
-  t.places.works = place(2 * 8 * t.rows * (t.kernel_rows + 1));
-  t.places.lines = place(4 * 16 * channels);
-  t.places.channels = place(2 * 8 * channels);
+  t.places.units = place(int64_t{unit_bytes} * t.units);
+  t.places.works = place(int64_t{2 * 8} * t.rows * (t.kernel_rows + 1));
   t.places.entries = place(8 * (p.kernel_w * t.steps + 1));
   t.places.order = place(8 * p.kernel_w);
-  t.places.offsets = place(4 * channels);
   t.places.bias = place(4 * channels);
-  // Rows without taps between others are stored with the row before them.
-  bool bare = false;
-  for (int64_t r = 0; r < p.stride_h; ++r) bare = bare || h.of[r].count == 0;
-  t.gaps = bare && t.y_pixels && t.rows == 1 && t.strips == 1;
   t.shared_bytes = round_up(end, line_bytes);
 }
 
 // What a plan says of a tiling; the rest follows from the problem.
 using Cut = std::array<int32_t, 8>;
 inline Cut cut_of(const Tiling& t) {
-  return {t.block_groups, t.block_tiles, t.strip_columns, t.rows, t.part_tiles, t.stages, t.chunk_rows};
+  return {t.block_groups, t.block_tiles, t.strip_columns, t.rows, t.chunk_rows, t.staged};
 }
 
 inline Tiling start(const Problem& p) {
   Tiling t{};
   const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group();
-  t.x_pixels = p.in_w == 1 || p.x_strides[3] == 1;
+  t.x_pixels = x_pixels(p);
   t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
   const bool pairs = bytes == 2 || strict(p);
   t.words = static_cast<int32_t>(pairs ? (cin + 1) / 2 : cin);
@@ -240,8 +205,8 @@ inline Tiling start(const Problem& p) {
 
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t = start(p);
-  t.block_groups = cut[0], t.block_tiles = cut[1], t.strip_columns = cut[2], t.rows = cut[3], t.part_tiles = cut[4];
-  t.stages = cut[5], t.chunk_rows = cut[6];
+  t.block_groups = cut[0], t.block_tiles = cut[1], t.strip_columns = cut[2], t.rows = cut[3];
+  t.chunk_rows = cut[4], t.staged = cut[5] != 0;
   measure(t, c, p, phases(p.axis_h()), phases(p.axis_w()));
   t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, t.chunk_rows));
   return t;
@@ -273,65 +238,70 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   // Instructions an SM and cycle with one block and with two, and cycles of a step besides: measured.
-  constexpr double rates[] = {1.1, 2.1}, latency = 600;
+  constexpr double rates[] = {1.2, 2.1}, latency = 500;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const double rate = rates[resident == 1 ? 0 : 1];
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
 
-  // Of a warp, for all phases of its columns in a row of outputs.
-  const int pixels = pixel_tiles(c, element_size(p.dtype), strict(p)), fragments = pixels * c.tiles;
-  const double entry = 21 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
-  const double tap = c.tiles + fragments * (strict(p) ? 8 : 1);
-  const double kernel_row = 17 * t.batches + t.steps * (entry * columns[t.batches == p.stride_w ? 0 : 1] +
-                                                        tap * static_cast<double>(p.kernel_w));
+  // Of a warp, for all phases of its columns in a row of outputs that taps reach.
+  const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
+  const double entry = 14 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
+  const double kernel_row =
+      16 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   double busy = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
   const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h) / busy;
-  const bool pairs = t.y_pixels && p.stride_w % 2 == 0;
-  const double store = t.y_pixels ? (bytes == 2 ? 2.1 : 1.2) * (pairs ? 0.6 : 1) : bytes == 2 ? 2.8 : 2;
-  const double work = 80 * t.unit_batches + t.batches * (50 + 12.0 * fragments) + kernel_rows * kernel_row +
-                      4.0 * fragments * static_cast<double>(p.stride_w) * store;
+  // Of 32 outputs: to the staging buffer and from there, or from registers.
+  const int64_t vector = 16 / static_cast<int64_t>(bytes);
+  int64_t width = 1;
+  while (width < vector && p.out_w % (2 * width) == 0) width *= 2;
+  const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
+  const double copies = 1 + 4 / static_cast<double>(width);
+  const double store = t.staged ? copies + (p.stride_w % 2 == 0 ? 1 : 1.6) : t.y_pixels || bytes == 2 ? 3 : 1.5;
+  const double work =
+      120 + t.batches * (30 + 4.0 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+  const double bare = t.y_pixels ? 50 + outputs * copies : work - kernel_rows * kernel_row;
 
   // Of a warp and step.
-  const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps)) / t.unit_batches;
-  const double planes = static_cast<double>(ceil_div<int64_t>(t.y_pixels ? t.block_channels : 1, warps));
-  const double outputs = static_cast<double>(t.stage_elements) * bytes / 16 / block;  // vectors a thread
-  const double computes = t.y_pixels && !t.gaps ? busy : 1;
-  const double stores = t.flat ? planes * (25 + (t.gaps ? 45 + 5 * outputs : 0)) : 15 * outputs;
-  const double fills = (1 - computes) * (40 * planes + 5 * outputs);
-  const double rows = static_cast<double>(chunk_rows) * (t.gaps ? busy : 1);
-  const double steps = rows / t.rows * t.parts;
+  const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
+  const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns * (strict(p) ? 2 : 1);
   const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
   const double loads = vectors * (strict(p) ? 80 : 45) + std::min(steps, input_rows) * 60;
-  const double issued = warps * (steps * (110 + computes * rounds * work + stores + fills) + loads);
-  const double begin = 3000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
+  // What threads do not hold of a step's input while they compute is waited for.
+  const double step_vectors =
+      vectors * std::max(1.0, static_cast<double>(chunk_rows) / input_rows / p.stride_h) / steps;
+  const double waits = std::ceil(std::max(0.0, step_vectors / (strict(p) ? 2 : early_loads(false)) - 1.05)) * 1600;
+  const double issued = warps * (steps * (150 + rounds * (busy * work + (1 - busy) * bare)) + loads);
+  const double begin = 5000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
   const double waves = std::ceil(blocks / (multiprocessors * resident));
-  const double compute = waves * resident * (begin + issued / rate + steps * latency / resident) / clock;
+  const double compute = waves * resident * (begin + issued / rate + steps * (latency + waits) / resident) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
   // Read again through L2 by other blocks of channels and at the edges of chunks and strips.
   const double again = blocks * input_rows * row_words * 4 - x;
   if (again > 0) x += 0.3 * again;
-  const int64_t pixel = t.y_pixels ? 1 : t.flat ? p.out_channels : 0;
-  const bool shared_lines = pixel == 0
-                                ? t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0
-                                : t.strips > 1 && p.out_w * pixel * static_cast<int64_t>(bytes) % line_bytes != 0;
-  const double rows_bytes = static_cast<double>(p.out_w * std::max<int64_t>(pixel, 1)) * bytes;
-  const double slower = !shared_lines ? 1 : pixel == 0 ? 1.25 : 1 + std::min(1.0, 4096 / rows_bytes);
-  const double memory = (x + y * slower) / 4.2e12 * (t.stages == 2 ? 1.04 : 1);
+  // Blocks share lines of pixels if they have some of their channels only.
+  const bool shared_lines = !t.y_pixels && t.block_channels < p.out_channels &&
+                            t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0;
+  // Strips end within lines.
+  const bool cut_lines = t.y_pixels && t.strips > 1;
+  // Stores of 16 bytes of a pixel.
+  const bool narrow = !t.y_pixels && 8 * c.tiles * bytes < 32;
+  const double memory = (x + y * (narrow ? 2.5 : shared_lines ? 1.5 : cut_lines ? 1.2 : 1)) / 4.2e12;
   return std::max(memory, compute) + 0.25 * std::min(memory, compute);
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
 // there is none.
 inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
-  const int64_t pixels = 16 * pixel_tiles(c, element_size(p.dtype), strict(p)), cout = p.out_channels_per_group();
+  const int64_t pixels = 16 * pixel_tiles(c, p), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   const int64_t batches = ceil_div<int64_t>(p.stride_w, most_residues);
   const std::array<int64_t, 2> columns{p.kernel_w,
@@ -348,28 +318,30 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
     groups = std::min(groups, p.groups);
   }
   const int64_t most_strips = ceil_div<int64_t>(p.out_w, pixels * p.stride_w);
-  for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
-    const int64_t channels = std::min(g * b * 8, g * cout);
-    t.block_groups = static_cast<int32_t>(g);
-    t.block_tiles = static_cast<int32_t>(round_up(g > 1 ? t.group_tiles : b, c.tiles));
-    for (int64_t strips = 1; strips < 2 * most_strips; strips *= 2) {
-      const int64_t strip = ceil_div<int64_t>(ceil_div<int64_t>(p.out_w, p.stride_w), std::min(strips, most_strips));
-      // Strips narrower than a thousand columns only if a row is too much for one block.
-      if (found && strips > 1 && best.strips < strips && best.block_groups == g && strip * p.stride_w < 1024 &&
-          best.shared_bytes <= 113 << 10) {
-        break;
-      }
-      t.strip_columns = static_cast<int32_t>(strip * p.stride_w);
-      for (int64_t outputs : {16384, 8192, 4096, 2048}) {
-        const int64_t step = std::max<int64_t>(pixels, outputs / channels);
-        for (int stages = 3; stages >= 2; --stages) {
-          t.stages = stages;
-          t.part_tiles = static_cast<int32_t>(std::max<int64_t>(1, step / (pixels * p.stride_w)));
-          t.rows = static_cast<int32_t>(std::clamp<int64_t>(step / p.out_w, 1, p.out_h));
+  for (const bool staged : {true, false}) {
+    if (staged ? !t.y_pixels : found) continue;  // planes from registers only if there is no room
+    t.staged = staged;
+    for (int64_t g = groups, b = tiles; b > 0; g > 1 ? g /= 2 : b /= 2) {
+      t.block_groups = static_cast<int32_t>(g);
+      t.block_tiles = static_cast<int32_t>(round_up(g > 1 ? t.group_tiles : b, c.tiles));
+      for (int64_t strips = 1; strips < 2 * most_strips; strips *= 2) {
+        const int64_t units = ceil_div<int64_t>(most_strips, strips);
+        t.strip_columns =
+            static_cast<int32_t>(strips == 1 ? round_up(p.out_w, p.stride_w) : units * pixels * p.stride_w);
+        // About as many units of work as warps, and several times as many.
+        const int64_t row_units = units * g * (t.block_tiles / c.tiles);
+        int64_t last_rows = 0;
+        for (int64_t of_warp = 1; of_warp <= 16; of_warp *= 2) {
+          int64_t rows = std::max<int64_t>(1, of_warp * warps / row_units);
+          if (rows > p.stride_h) rows = round_up(rows, p.stride_h);
+          rows = std::min(rows, p.out_h);
+          if (rows == last_rows) continue;
+          last_rows = rows;
+          t.rows = static_cast<int32_t>(rows);
           measure(t, c, p, h, w);
           if (t.shared_bytes > most_shared_bytes) {
             if (!found) best = t, best.chunk_rows = static_cast<int32_t>(p.out_h), best.chunks = 1;
-            continue;
+            break;
           }
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
             int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));

@@ -1,7 +1,8 @@
-// A block computes some output channels of a range of output rows, step by step. In a step, every warp lets a part of
-// the previous step's outputs be stored from shared memory, loads a part of the next step's input rows, and multiplies:
-// the rows of a product are 16 neighbouring input columns, its columns 8 output channels, and all phases of a step's
-// outputs are put in shared memory. Another block of the SM hides the latency of memory.
+// A block computes some output channels of a range of output rows, step by step. In a step, every warp loads a part of
+// the next step's input rows and multiplies: the rows of a product are 16 neighbouring input columns, its columns 8
+// output channels. All phases of a warp's outputs meet in a piece of shared memory of its own (NCHW), from where it
+// stores them: the block has one barrier a step, for the input rows. Pixels (NHWC), and planes of strides so large that
+// there is no room, are stored from registers.
 #pragma once
 
 #include "../device.h"
@@ -11,38 +12,24 @@
 
 namespace convt::grouped {
 
-template <class Scalar>
-struct Element {
-  static constexpr int per_word = 4 / sizeof(Scalar);
-  static constexpr int line = line_bytes / sizeof(Scalar);
-  static constexpr bool half = sizeof(Scalar) == 2;
-};
-
 template <class Scalar, int N>
 struct alignas(sizeof(Scalar) * N) Elements {
   Scalar v[N];
 };
 
-// The outputs of a step: columns [first, last) of `rows` rows from `row` on. Several rows have all columns of a strip.
+// Rows [row, row + rows) of outputs.
 struct alignas(16) Step {
-  int32_t row, rows, first, last;
+  int32_t row, rows;
   int32_t load_first, load_end;  // input rows that no step before has
-  int32_t input_column;          // of the first output of a phase, relative to the one in shared memory
-  int32_t begin;                 // of the outputs of a plane
   int32_t jh, residue;           // of the first row
   int32_t ring_row, load_slot;   // a row of the first place of the ring, not above any of the step; where load_first is
-  int32_t stage, next_stage;     // bytes to its staging buffer, to that of the next step
-  int32_t gap;                   // rows without taps behind it that are stored with it
-  bool busy, bare;               // whether rows have taps, and whether rows have none
-  bool middle;                   // at least a line of the block's outputs is before it, and some are behind it
 };
 static_assert(sizeof(Step) == step_bytes);
 
 // What a block knows about itself.
 struct alignas(8) Block {
   int32_t first_row, last_row;        // outputs [first_row, last_row) of ...
-  int32_t first_column, last_column;  // ... and columns, with those that it only takes along
-  int32_t owned_column, strip_end;    // nominal bounds of the strip
+  int32_t first_column, last_column;  // ... and columns
   int32_t group, tile;                // first group, first tile of 8 output channels in it
   int32_t channel, channels;          // first output channel, and how many there are
   int32_t input_column;               // of the first column in shared memory
@@ -54,25 +41,38 @@ struct alignas(8) Block {
 template <bool Strict, int StepWords>
 constexpr int tile_words = Strict ? 6 : StepWords / 2;
 
+// d = a b. Added to zeros that are constants, which take no registers.
+CONVT_DEVICE void multiply_parts(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+#if defined(__CUDA_ARCH__)
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "f"(0.0f));
+#else
+  for (float& v : d) v = 0;
+  device::mma_m16n8k8<BFloat16>(d, a, b);
+#endif
+}
+
 template <class Scalar, bool Strict, int StepWords>
 CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict, StepWords>], const uint32_t* b) {
   if constexpr (Strict) {
     // The products of float32's parts, the smallest first, and the tensor core's truncated sum for 8 channels only: the
     // rest is added in float32. What is left out is below a hundredth of float32's precision.
+    // The words of weights are parts 2, 0, 1 and 0: pairs of registers as the instructions take them.
     const uint32_t a0[2] = {a[0], a[1]}, a1[2] = {a[2], a[3]}, a02[4] = {a[0], a[1], a[4], a[5]},
                    a01[4] = {a[0], a[1], a[2], a[3]};
-    const uint32_t b0[1] = {b[0]}, b1[1] = {b[1]}, b20[2] = {b[2], b[0]}, b10[2] = {b[1], b[0]};
-    float sum[4] = {};
-    device::mma_m16n8k8<BFloat16>(sum, a1, b1);
+    const uint32_t b0[1] = {b[1]}, b1[1] = {b[2]}, b20[2] = {b[0], b[1]}, b10[2] = {b[2], b[3]};
+    float sum[4];
+    multiply_parts(sum, a1, b1);
     device::mma_m16n8k16<BFloat16>(sum, a02, b20);
     device::mma_m16n8k16<BFloat16>(sum, a01, b10);
     device::mma_m16n8k8<BFloat16>(sum, a0, b0);
 #pragma unroll
     for (int q = 0; q < 4; ++q) d[q] += sum[q];
-  } else if constexpr (Element<Scalar>::half && StepWords == 4) {
+  } else if constexpr (sizeof(Scalar) == 2 && StepWords == 4) {
     const uint32_t b1[1] = {b[0]};
     device::mma_m16n8k8<Scalar>(d, a, b1);
-  } else if constexpr (Element<Scalar>::half) {
+  } else if constexpr (sizeof(Scalar) == 2) {
     const uint32_t b2[2] = {b[0], b[1]};
     device::mma_m16n8k16<Scalar>(d, a, b2);
   } else {
@@ -338,6 +338,13 @@ struct alignas(8) Order {
   int32_t first, next;
 };
 
+// Of a lane's output channels of a unit, the one of tile n and element e of its pair. Of outputs that are stored
+// from registers, a lane has neighbouring channels.
+template <int Tiles>
+CONVT_DEVICE int32_t lane_channel(bool staged, int lane_pair, int n, int e) {
+  return staged ? n * 8 + 2 * lane_pair + e : 2 * Tiles * lane_pair + 2 * n + e;
+}
+
 // The block's weights in the order in which they are used: [tiles of a unit][kernel row][entry][step][tap of the
 // entry][tile][lane][words]. Of a step of 8 words a lane takes the neighbours 2 l and 2 l + 1, here as in the input.
 // True if one is not finite.
@@ -356,7 +363,9 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
     const auto tap = static_cast<int32_t>(p.steps.divide(step));
     const int32_t tap_h = tap / p.kernel_w, tap_w = tap - tap_h * p.kernel_w;
     const int32_t group = static_cast<int32_t>(tile) / t.block_tiles;
-    const int32_t co = (b.tile + static_cast<int32_t>(tile) - group * t.block_tiles) * 8 + lane / 4;
+    const int32_t in_group = static_cast<int32_t>(tile) - group * t.block_tiles, in_unit = in_group % Tiles;
+    const int32_t co =
+        (b.tile + in_group - in_unit) * 8 + lane_channel<Tiles>(t.staged, lane / 8, in_unit, lane / 4 % 2);
     uint32_t element[words][channels] = {};
     if (b.group + group < p.groups && co < p.cout) {
 #pragma unroll
@@ -375,7 +384,7 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
       uint32_t parts[3];
       float left[2];
       split_pair(element[0][0], element[0][1], parts, left);
-      word[0] = parts[0], word[1] = parts[1], word[2] = parts[2];
+      word[0] = parts[2], word[1] = parts[0], word[2] = parts[1], word[3] = parts[0];  // see multiply
       bad |= !(left[0] + left[1] == 0);
     } else {
 #pragma unroll
@@ -400,38 +409,6 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
     }
   }
   return bad;
-}
-
-// Where a step's outputs begin in a staging buffer: as far behind a multiple of a line as they do in memory.
-template <class Scalar>
-CONVT_DEVICE int32_t staged_shift(const Params& p, const Step& s, int32_t offset) {
-  return p.t.flat ? (offset + s.begin) & (Element<Scalar>::line - 1) : 0;
-}
-
-// Where a channel's outputs of a step begin in a staging buffer, and what is added to them.
-struct alignas(8) Place {
-  int32_t at;
-  float bias;
-};
-
-// Of a plane of outputs that begins and ends at lines with what was carried (see store_whole_lines): elements from the
-// line in a staging buffer that its outputs begin in to the last line; of y before the same line; behind the last line,
-// without the gap and with it.
-struct alignas(16) Lines {
-  int32_t whole, y, carried, gap_end;
-};
-
-template <class Scalar>
-CONVT_DEVICE void place_channel(const Params& p, const Step& s, const int32_t* offsets, const float* bias,
-                                int32_t channel, Place* places, Lines* lines) {
-  constexpr int32_t line = Element<Scalar>::line;
-  const Tiling& t = p.t;
-  const int32_t offset = offsets[t.y_pixels ? channel : 0], shift = staged_shift<Scalar>(p, s, offset);
-  places[channel] = {shift + channel * (t.y_pixels ? t.channel_pitch : 1), bias[channel]};
-  const int32_t end = shift + ((s.rows - 1) * p.w_axis.out + s.last - s.first) * p.plane_step;
-  const int32_t carried = end & (line - 1);
-  lines[channel] = {end & -line, s.begin - shift + (t.y_pixels ? channel * static_cast<int32_t>(p.y_channel) : 0),
-                    carried, carried + s.gap * p.w_axis.out};
 }
 
 template <class Scalar, bool Strict>
@@ -464,33 +441,6 @@ CONVT_DEVICE float exact_sum(const Params& p, const Scalar* x, int32_t row, int3
   return sum;
 }
 
-// Computes those of a step's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
-// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the whole block.
-template <class Scalar, bool Strict>
-__noinline__ __device__ void repair_step(const Params& p, int turn) {
-  const Tiling& t = p.t;
-  const Block& b = block_of(p);
-  const Step& s = step_of(p, turn);
-  const Scalar* x = static_cast<const Scalar*>(p.x) + b.x;
-  const Place* places =
-      reinterpret_cast<const Place*>(device::dynamic_shared_memory() + t.places.channels) + turn % 2 * t.block_channels;
-  Scalar* stage = reinterpret_cast<Scalar*>(device::dynamic_shared_memory() + t.places.stages + s.stage);
-  const int32_t columns = s.last - s.first, channel_outputs = s.rows * columns;
-#pragma unroll 1
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < b.channels * channel_outputs; i += 32 * warps) {
-    const int32_t channel = i / channel_outputs, position = i - channel * channel_outputs;
-    Scalar* at = stage + places[channel].at + position * (t.y_pixels ? 1 : t.channel_pitch);
-    const float staged = element_of<Scalar>(
-        sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
-    if (staged == staged) continue;
-    const int32_t in_step = position / columns, group = t.block_groups > 1 ? channel / p.cout : 0;
-    const float v =
-        places[channel].bias + exact_sum<Scalar, Strict>(p, x, s.row + in_step, s.first + position - in_step * columns,
-                                                         b.group + group, b.tile * 8 + channel - group * p.cout);
-    store<1>(at, &v);
-  }
-}
-
 // What the phases of a batch do with one column of a row of the input and the channels of one instruction: where that
 // is, relative to an output's column, and which of them have a tap there.
 struct alignas(8) Entry {
@@ -498,10 +448,14 @@ struct alignas(8) Entry {
   uint32_t phases;
 };
 
-// The entries of a batch, where its weights begin in those of a kernel row, and its first phase.
+// The entries of a batch, where its weights begin in those of a kernel row, and its phases; whether those follow each
+// other.
 struct alignas(16) Start {
-  int32_t entry, end, fragment, residue;
+  int32_t entry, end, fragment, count;
+  int32_t residue[most_residues];
+  int32_t adjacent;
 };
+static_assert(sizeof(Start) == start_bytes);
 
 // The entries of all batches and the order of the weights, by one thread. Every tap of a row is in one entry a step.
 CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, Order* order) {
@@ -510,14 +464,16 @@ CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, O
   int32_t count = 0, taps = 0;
 #pragma unroll 1
   for (int32_t batch = 0; batch < p.t.batches; ++batch) {
-    const int32_t first = batch * p.batch_residues, begin = count;
-    const int32_t fragment = taps * p.t.steps;
+    const int32_t first = batch * p.batch_residues;
+    Start start{count, 0, taps * p.t.steps, smaller(p.batch_residues, p.residue_count - first), {}, 1};
     int32_t column[most_residues], tap[most_residues], left[most_residues];
 #pragma unroll
     for (int r = 0; r < most_residues; ++r) {
-      const bool is = r < p.batch_residues && first + r < axis.stride;
-      const Phase phase = axis.phases.of[is ? first + r : 0];
+      const bool is = r < start.count;
+      start.residue[r] = p.residues[is ? first + r : first];
+      const Phase phase = axis.phases.of[start.residue[r]];
       column[r] = phase.top, tap[r] = phase.tap, left[r] = is ? phase.count : 0;
+      if (is && start.residue[r] != start.residue[0] + r) start.adjacent = 0;
     }
 #pragma unroll 1
     while (true) {
@@ -546,7 +502,8 @@ CONVT_DEVICE void list_entries(const Params& p, Start* starts, Entry* entries, O
 #pragma unroll 1
       for (int32_t step = 0; step < p.t.steps; ++step, e.x += step_pitch) entries[count++] = e;
     }
-    starts[batch] = {begin, count, fragment, first};
+    start.end = count;
+    starts[batch] = start;
   }
   entries[count] = {0, 0};  // is read but not used
 }
@@ -688,438 +645,322 @@ CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
   }
 }
 
-// What is the same in all steps about a unit of work: where its input columns and weights begin, its first output
-// channel of the block and how many its group has from there on, its first column of a phase and of the outputs, its
-// row and its first batch of phases.
+// What is the same in all steps about a unit of work: where its input columns, its weights and its outputs of the row
+// begin, its first output channel of the block and how many of them there are, how many outputs of a row, its row.
 struct alignas(16) Unit {
-  int32_t x, w, channel, left, j, column, in_step, batch;
+  int32_t x, w, y, channel;
+  int32_t channels, columns, column, in_step;
 };
 static_assert(sizeof(Unit) == unit_bytes);
 
+// The k-th one of a step; if it has nothing to do, its row is in no step.
 template <int Tiles, int PixelTiles>
-CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t index) {
+CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t k) {
   const Tiling& t = p.t;
-  // Columns vary fastest, so that the warps have phases of the same number of taps at a time.
-  uint32_t pixel_group = static_cast<uint32_t>(index);
-  uint32_t pass = p.unit_columns.divide(pixel_group);
-  uint32_t in_step = p.unit_passes.divide(pass);
+  // Channels vary fastest, so that warps write neighbouring pixels at a time and one has the same channels each time.
+  // If there is a choice, they take turns from both ends: phases of rows have different numbers of taps.
+  if (p.unit_passes.divisor == 1 && k / warps % 2 == 1) {
+    const int32_t first = k / warps * warps;
+    k = first + smaller(warps, t.units - first) - 1 - (k - first);
+  }
+  auto pass = static_cast<uint32_t>(k);
+  uint32_t column = p.unit_passes.divide(pass);
+  const uint32_t in_step = p.unit_columns.divide(column);
   Unit u{};
   u.w = static_cast<int32_t>(pass) * p.unit_weights;
-  u.batch = static_cast<int32_t>(p.unit_rows.divide(in_step));
-  u.in_step = static_cast<int32_t>(in_step);
   const auto group = static_cast<int32_t>(p.passes.divide(pass));
-  const int32_t tile = static_cast<int32_t>(pass) * Tiles;
-  u.j = static_cast<int32_t>(pixel_group) * 16 * PixelTiles, u.column = u.j * p.w_axis.stride;
-  u.x = group * t.steps * t.step_words * t.word_parts * t.word_pitch + u.j * t.pixel_pitch;
+  const int32_t tile = static_cast<int32_t>(pass) * Tiles, j = static_cast<int32_t>(column) * 16 * PixelTiles;
+  u.x = group * t.steps * t.step_words * t.word_parts * t.word_pitch + j * t.pixel_pitch;
+  u.column = b.first_column + j * p.w_axis.stride;
+  u.columns = smaller(b.last_column - u.column, 16 * PixelTiles * p.w_axis.stride);
   u.channel = group * p.cout + tile * 8;  // of several groups, a block has all channels
-  u.left = group < p.groups - b.group ? (t.block_groups > 1 ? p.cout : b.channels) - tile * 8 : 0;
+  u.channels = group < p.groups - b.group ? (t.block_groups > 1 ? p.cout : b.channels) - tile * 8 : 0;
+  u.channels = smaller(u.channels, 8 * Tiles);
+  u.y = u.column * p.plane_step + static_cast<int32_t>(p.y_channel) * u.channel;
+  u.in_step = u.columns > 0 && u.channels > 0 ? static_cast<int32_t>(in_step) : no_row;
   return u;
 }
 
+// Outputs of the planes of a unit, V at a time: `of(channel, place)` are those from a place on. A plane takes Rounds of
+// all lanes, or several planes take one.
+template <class Scalar, int Tiles, int V, int Rounds, int Planes, class Source>
+CONVT_DEVICE void store_rounds(const Params& p, Scalar* y, int32_t count, const Source& of) {
+  constexpr int32_t lanes = 32 / Planes;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t first = lane % lanes * V, channel = lane / lanes, left = count - first;
+  const auto pitch = static_cast<int32_t>(p.y_channel);
+  Scalar* to = y + (pitch * channel + first);
+#pragma unroll
+  for (int32_t k = 0; k < 8 * Tiles; k += Planes) {
+#pragma unroll
+    for (int32_t i = 0; i < Rounds; ++i) {
+      if (left > i * 32 * V) {
+        *reinterpret_cast<Elements<Scalar, V>*>(to + k * pitch + i * 32 * V) = of(channel + k, first + i * 32 * V);
+      }
+    }
+  }
+}
+
+template <class Scalar, int Tiles, int V, class Source>
+CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& of) {
+  if (channels == 8 * Tiles && count <= 96 * V) {
+    if (count <= 16 * V) {
+      store_rounds<Scalar, Tiles, V, 1, 2>(p, y, count, of);
+    } else if (count <= 32 * V) {
+      store_rounds<Scalar, Tiles, V, 1, 1>(p, y, count, of);
+    } else if (count <= 64 * V) {
+      store_rounds<Scalar, Tiles, V, 2, 1>(p, y, count, of);
+    } else {
+      store_rounds<Scalar, Tiles, V, 3, 1>(p, y, count, of);
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int32_t channel = 0; channel < channels; ++channel) {
+#pragma unroll 4
+    for (int32_t k = static_cast<int32_t>(threadIdx.x % 32) * V; k < count; k += 32 * V) {
+      *reinterpret_cast<Elements<Scalar, V>*>(y + (static_cast<int32_t>(p.y_channel) * channel + k)) = of(channel, k);
+    }
+  }
+}
+
+template <class Scalar, int Tiles, class Source>
+CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& source) {
+  const auto with = [&]<int V>() {
+    store_planes<Scalar, Tiles, V>(p, y, channels, count, source.template operator()<V>());
+  };
+  if (p.store_width == 4) {
+    with.template operator()<4>();
+  } else if (p.store_width == 2) {
+    with.template operator()<2>();
+  } else if (p.store_width == 1) {
+    with.template operator()<1>();
+  } else {
+    if constexpr (sizeof(Scalar) == 2) with.template operator()<8>();
+  }
+}
+
+// Outputs from a warp's piece of shared memory.
+template <int Tiles, class Scalar>
+CONVT_DEVICE void store_staged(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* stage) {
+  store_planes<Scalar, Tiles>(p, y, channels, count, [&]<int V>() {
+    return [stage, pitch = p.t.stage_pitch](int32_t channel, int32_t place) {
+      return *reinterpret_cast<const Elements<Scalar, V>*>(stage + (channel * pitch + place));
+    };
+  });
+}
+
+// Outputs that no tap reaches.
+template <int Tiles, class Scalar>
+CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32_t count, const float* bias) {
+  store_planes<Scalar, Tiles>(p, y, channels, count, [&]<int V>() {
+    return [bias](int32_t channel, int32_t) {
+      Elements<Scalar, V> v;
+      store<1>(&v.v[0], bias + channel);
+#pragma unroll
+      for (int i = 1; i < V; ++i) v.v[i] = v.v[0];
+      return v;
+    };
+  });
+}
+
+// The bias in all of a warp's piece of shared memory: the phases of a row that no tap reaches keep it.
+template <class Scalar, int Tiles, int PixelTiles>
+CONVT_DEVICE void fill_stage(const Params& p, const Unit& u, const float* bias, Scalar* stage) {
+  const int32_t count = 16 * PixelTiles * p.w_axis.stride;
+#pragma unroll 1
+  for (int32_t channel = 0; channel < u.channels; ++channel) {
+#pragma unroll 1
+    for (auto k = static_cast<int32_t>(threadIdx.x % 32); k < count; k += 32) {
+      store<1>(stage + (channel * p.t.stage_pitch + k), bias + channel);
+    }
+  }
+  __syncwarp();
+}
+
+// Where the outputs of a unit begin.
+template <class Scalar>
+CONVT_DEVICE Scalar* unit_outputs(const Params& p, const Block& b, int32_t row, const Unit& u) {
+  return static_cast<Scalar*>(p.y) + b.y + (static_cast<int32_t>(p.y_row) * (row + u.in_step) + u.y);
+}
+
+// A unit of work, a copy of which takes registers: into `stage`, or stored from registers.
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
-CONVT_DEVICE void compute_step(const Params& p, const Step& s, const uint32_t* weights, const uint32_t* ring,
-                               const Unit* units, const RowWork* works, const Start* starts, const Entry* entries,
-                               const Place* places, Scalar* stage) {
+CONVT_DEVICE void compute_unit(const Params& p, const Unit& u, const RowWork* rows, int32_t row_count,
+                               const uint32_t* weights, const uint32_t* x, const Start* starts, const Entry* entries,
+                               const float* bias, Scalar* stage, const Block& b, int32_t step_row) {
   constexpr int fragment = Strict ? 4 : StepWords / 4;
   const Tiling& t = p.t;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int g = lane / 4, l = lane % 4;
-  const AxisParams& w = p.w_axis;
-
-  const int32_t columns = s.last - s.first;
-  const int32_t column_step = t.y_pixels ? 1 : t.channel_pitch;
-  // The first column of the step is the first one of the phases too.
-  const uint32_t* lane_x = ring + (l * (StepWords / 4) * t.word_pitch + (s.input_column + g) * t.pixel_pitch);
-
+  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, l = lane % 4;
+  const int32_t stride = p.w_axis.stride;
+  const uint32_t* unit_w = weights + (u.w + lane * fragment);
 #pragma unroll 1
-  for (int32_t unit = warp; unit < t.units; unit += warps) {
-    const Unit u = units[unit];
-    if (u.column >= columns || u.in_step >= s.rows || u.left <= 0) continue;
-    const RowWork* rows = works + u.in_step * (t.kernel_rows + 1);
-    const RowWork head = *rows;
-    if (head.x == 0 && t.y_pixels) continue;  // see fill_rows
-
-    const uint32_t* x = lane_x + u.x;
-    const uint32_t* unit_w = weights + (u.w + lane * fragment);
-    const Place* unit_places = places + u.channel;
-    const int32_t lane_place = (u.in_step * columns + u.column + g * w.stride) * column_step;
-
-#pragma unroll 1
-    for (int32_t batch = u.batch; batch < t.batches; batch += t.unit_batches) {
-      const Start start = starts[batch];
-      const int32_t first_residue = start.residue;
-      const int32_t residues = smaller(p.batch_residues, w.stride - first_residue);
-      float sums[most_residues][Tiles][PixelTiles][4];
+  for (int32_t batch = 0; batch < t.batches; ++batch) {
+    const Start start = starts[batch];
+    float sums[most_residues][Tiles][PixelTiles][4];
 #pragma unroll
-      for (int n = 0; n < Tiles; ++n) {
-        const int32_t in_unit = n * 8 + 2 * l;
+    for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const float bias = unit_places[smaller(in_unit + e, u.left - 1)].bias;
+      for (int e = 0; e < 2; ++e) {
+        const float v = bias[smaller(lane_channel<Tiles>(t.staged, l, n, e), u.channels - 1)];
 #pragma unroll
-          for (int r = 0; r < most_residues; ++r) {
+        for (int r = 0; r < most_residues; ++r) {
 #pragma unroll
-            for (int m = 0; m < PixelTiles; ++m) {
-              sums[r][n][m][e] = sums[r][n][m][e + 2] = bias;
-              keep(sums[r][n][m][e]), keep(sums[r][n][m][e + 2]);
-            }
+          for (int m = 0; m < PixelTiles; ++m) {
+            sums[r][n][m][e] = sums[r][n][m][e + 2] = v;
+            keep(sums[r][n][m][e]), keep(sums[r][n][m][e + 2]);
           }
         }
       }
-      const Entry *first = entries + start.entry, *end = entries + start.end;
-      const uint32_t* batch_w = unit_w + start.fragment * (Tiles * 32 * fragment);
+    }
+    const Entry *first = entries + start.entry, *end = entries + start.end;
+    const uint32_t* batch_w = unit_w + start.fragment * (Tiles * 32 * fragment);
 #pragma unroll 1
-      for (int32_t i = 1; i <= head.x; ++i) {
-        const RowWork row = rows[i];
-        if (row.x < 0) continue;
-        add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
-      }
-      const int32_t next = 8 * w.stride * column_step;
-      // Two phases beside each other, at an even place of the row in all lanes.
-      const bool pairwise = residues == 2 && (w.stride & 1) == 0 && (u.in_step * columns & 1) == 0;
-      const bool whole = u.column + 16 * PixelTiles * w.stride <= columns;  // of all lanes
+    for (int32_t i = 1; i <= row_count; ++i) {
+      const RowWork row = rows[i];
+      if (row.x < 0) continue;
+      add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
+    }
+    if (t.staged) {
+      const int32_t next = 8 * stride;
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
-        const int32_t valid = u.left - (n * 8 + 2 * l);
-        const Place* place = unit_places + (n * 8 + 2 * l);
-        const int32_t lane_first = lane_place + first_residue * column_step;
-        if (whole && t.y_pixels && u.left >= n * 8 + 8) {
-          // All lanes have all outputs: no checks, and the phases are neighbours.
-          Scalar *to = stage + (place[0].at + lane_first), *second = stage + (place[1].at + lane_first);
-          if (pairwise && ((place[0].at | place[1].at) & 1) == 0) {
+        Scalar* to = stage + ((n * 8 + 2 * l) * t.stage_pitch + g * stride + start.residue[0]);
+        Scalar* second = to + t.stage_pitch;
+        if (start.count == 2 && start.adjacent != 0 && ((stride | start.residue[0]) & 1) == 0) {
+          // Two phases beside each other, at an even place.
 #pragma unroll
-            for (int m = 0; m < 2 * PixelTiles; ++m) {
-              const float *even = &sums[0][n][m / 2][m % 2 * 2], *odd = &sums[1][n][m / 2][m % 2 * 2];
-              const float pair[2] = {even[0], odd[0]}, second_pair[2] = {even[1], odd[1]};
-              store<2>(to, pair), store<2>(second, second_pair);
-              to += next, second += next;
-            }
-            continue;
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+            const float *even = &sums[0][n][m / 2][m % 2 * 2], *odd = &sums[1][n][m / 2][m % 2 * 2];
+            const float pair[2] = {even[0], odd[0]}, second_pair[2] = {even[1], odd[1]};
+            store<2>(to, pair), store<2>(second, second_pair);
+            to += next, second += next;
           }
+        } else if (start.adjacent != 0) {
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
 #pragma unroll
             for (int r = 0; r < most_residues; ++r) {
-              if (r >= residues) continue;
               const float* v = &sums[r][n][m / 2][m % 2 * 2];
-              store_pair(to + r, second + r, v[0], v[1]);
+              if (r < start.count) store_pair(to + r, second + r, v[0], v[1]);
             }
             to += next, second += next;
           }
-          continue;
+        } else {
+#pragma unroll
+          for (int m = 0; m < 2 * PixelTiles; ++m) {
+#pragma unroll
+            for (int r = 0; r < most_residues; ++r) {
+              const float* v = &sums[r][n][m / 2][m % 2 * 2];
+              const int32_t at = start.residue[r] - start.residue[0];
+              if (r < start.count) store_pair(to + at, second + at, v[0], v[1]);
+            }
+            to += next, second += next;
+          }
         }
-        if (valid <= 0) continue;
-        Scalar* to = stage + (place[0].at + lane_first);
-        const int32_t other = valid > 1 ? place[1].at - place[0].at : 0;
-        const int32_t left = columns - u.column - g * w.stride - first_residue;
-        // A lane whose second channel does not exist writes the first one's value to its place last.
+      }
+    } else {
+      constexpr int wide = 2 * Tiles;
+      const int32_t channel = wide * l, valid = u.channels - channel;
+      const bool whole = !t.y_pixels && p.store_width == wide && u.channels == 8 * Tiles;  // of all lanes
+      Scalar* to = unit_outputs<Scalar>(p, b, step_row, u) +
+                   (g * stride * p.plane_step + channel * static_cast<int32_t>(p.y_channel));
+      if (whole && u.columns == 16 * PixelTiles * stride) {
+        // All lanes have all outputs: no checks.
+        int32_t at[most_residues];
+#pragma unroll
+        for (int r = 0; r < most_residues; ++r) at[r] = start.residue[r] * p.plane_step;
 #pragma unroll
         for (int m = 0; m < 2 * PixelTiles; ++m) {
 #pragma unroll
           for (int r = 0; r < most_residues; ++r) {
-            const float* v = &sums[r][n][m / 2][m % 2 * 2];
-            if (r < residues && left > 8 * m * w.stride + r) {
-              store_pair(to + r * column_step, to + (r * column_step + other), v[0], valid > 1 ? v[1] : v[0]);
+            if (r >= start.count) continue;
+            float v[wide];
+#pragma unroll
+            for (int e = 0; e < wide; ++e) v[e] = sums[r][e / 2][m / 2][m % 2 * 2 + e % 2];
+            store<wide>(to + at[r], v);
+          }
+          to += 8 * stride * p.plane_step;
+        }
+        continue;
+      }
+      int32_t left = u.columns - g * stride;
+#pragma unroll
+      for (int m = 0; m < 2 * PixelTiles; ++m) {
+#pragma unroll
+        for (int r = 0; r < most_residues; ++r) {
+          if (r >= start.count || start.residue[r] >= left) continue;
+          float v[wide];
+#pragma unroll
+          for (int e = 0; e < wide; ++e) v[e] = sums[r][e / 2][m / 2][m % 2 * 2 + e % 2];
+          Scalar* at = to + start.residue[r] * p.plane_step;
+          if (whole) {
+            store<wide>(at, v);
+          } else {
+#pragma unroll
+            for (int e = 0; e < wide; ++e) {
+              if (e < valid) store<1>(at + e * static_cast<int32_t>(p.y_channel), &v[e]);
             }
           }
-          to += next;
         }
+        to += 8 * stride * p.plane_step, left -= 8 * stride;
       }
     }
   }
 }
 
-// The bias in rows that no tap reaches, plane by plane.
-template <class Scalar>
-CONVT_DEVICE void fill_rows(const Params& p, const Block& b, const Step& s, const Place* places, Scalar* stage) {
-  constexpr int32_t vector = 16 / sizeof(Scalar);
-  const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), columns = s.last - s.first;
-#pragma unroll 1
-  for (int32_t in_step = 0; in_step < s.rows; ++in_step) {
-    uint32_t residue = static_cast<uint32_t>(s.row + in_step);
-    p.stride_h.divide(residue);
-    if (p.h.phases.of[residue].count > 0) continue;
-#pragma unroll 1
-    for (int32_t channel = static_cast<int32_t>(threadIdx.x / 32); channel < b.channels; channel += warps) {
-      const Place place = places[channel];
-      uint32_t word;
-      Scalar value;
-      store<1>(&value, &place.bias);
-      if constexpr (sizeof(Scalar) == 4) {
-        word = __float_as_uint(value);
-      } else {
-        word = value.bits * 0x10001u;
-      }
-      const int32_t first = place.at + in_step * columns, last = first + columns;
-      const int32_t whole_first = (first + vector - 1) & -vector, whole_last = last & -vector;
-      if (first + lane < smaller(whole_first, last)) stage[first + lane] = value;
-      Scalar* at = stage + (whole_first + lane * vector);
-      const int32_t left = whole_last - whole_first - lane * vector;
-#pragma unroll 1
-      for (int32_t i = 0; i < left; i += 256 * vector) {
-#pragma unroll
-        for (int32_t k = 0; k < 8; ++k) {
-          if (i + k * 32 * vector < left) {
-            device::store_shared_16(device::shared_address(at + k * 32 * vector), word, word, word, word);
-          }
-        }
-        at += 256 * vector;
-      }
-      if (whole_last >= whole_first && whole_last + lane < last) stage[whole_last + lane] = value;
-    }
-  }
-}
-
-// Elements [from, to) of a line that is not stored as a whole.
-template <class Scalar>
-CONVT_DEVICE void store_elements(Scalar* y, const Scalar* stage, int32_t from, int32_t to, int lane) {
-#pragma unroll 1
-  for (int32_t i = from + lane; i < to; i += 32) y[i] = stage[i];
-}
-
-// Whether the copy engine stores whole lines.
-CONVT_DEVICE bool stores_in_bulk(const Params& p) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  return false;
-#else
-  return p.bulk;
-#endif
-}
-
-// Stores the whole lines of a step in the middle of a block's outputs, where each plane's begin and end at lines with
-// what was carried, and carries the rest into the next buffer. A warp has a plane at a time, as the copies of several
-// lanes are issued one after the other. A gap of rows without taps is stored from registers, with the rest of the line
-// in which it begins.
-template <class Scalar>
-CONVT_DEVICE void store_whole_lines(const Params& p, const Block& b, const Step& s, const Lines* lines,
-                                    const float* bias, Scalar* y, const Scalar* stage, Scalar* next_stage) {
-  constexpr int32_t line = Element<Scalar>::line, vector = 16 / sizeof(Scalar);
+// Computes those of a unit's outputs again that are NaN, over the inputs inside the image only: a zero outside of it
+// times a weight that is not finite is NaN, and so is the sum of the parts of an infinity. By the warp that stored
+// them.
+template <class Scalar, bool Strict>
+__noinline__ __device__ void repair_unit(const Params& p, int turn, int32_t unit) {
   const Tiling& t = p.t;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int32_t planes = t.y_pixels ? b.channels : 1, pitch = t.channel_pitch;
+  const Block& b = block_of(p);
+  const Step& s = step_of(p, turn);
+  const Unit u = reinterpret_cast<const Unit*>(device::dynamic_shared_memory() + t.places.units)[unit];
+  const float* bias = reinterpret_cast<const float*>(device::dynamic_shared_memory() + t.places.bias) + u.channel;
+  const Scalar* x = static_cast<const Scalar*>(p.x) + b.x;
+  Scalar* y = unit_outputs<Scalar>(p, b, s.row, u);
+  const int32_t group = t.block_groups > 1 ? u.channel / p.cout : 0;
+  __syncwarp();  // the outputs are stored
 #pragma unroll 1
-  for (int32_t plane = warp; plane < planes; plane += warps) {
-    const Lines l = lines[plane];
-    const Scalar* from = stage + plane * pitch;
-    if (lane == 0 && l.whole > 0) {
-      device::bulk_store(y + l.y, from, static_cast<uint32_t>(l.whole) * sizeof(Scalar));
-    }
-    from += l.whole + lane;
-    Scalar* to = next_stage + (plane * pitch + lane);
-    if (s.gap == 0) {
-#pragma unroll
-      for (int32_t k = 0; k < line; k += 32) {
-        if (lane + k < l.carried) to[k] = from[k];
-      }
-      continue;
-    }
-    Scalar value;
-    store<1>(&value, bias + plane);
-    Scalar* global = y + (l.y + l.whole);
-    if (l.gap_end < line) {
-#pragma unroll
-      for (int32_t k = 0; k < line; k += 32) {
-        if (lane + k < l.gap_end) to[k] = lane + k < l.carried ? from[k] : value;
-      }
-      continue;
-    }
-    uint32_t word;
-    if constexpr (sizeof(Scalar) == 4) {
-      word = __float_as_uint(value);
-    } else {
-      word = value.bits * 0x10001u;
-    }
-#pragma unroll
-    for (int32_t k = 0; k < line; k += 32) {
-      global[lane + k] = lane + k < l.carried ? from[k] : value;
-      if (lane + k < (l.gap_end & (line - 1))) to[k] = value;
-    }
-    Scalar* at = global + line + lane * vector;
-#pragma unroll 1
-    for (int32_t left = (l.gap_end & -line) - line - lane * vector; left > 0; left -= 128 * vector) {
-#pragma unroll
-      for (int32_t k = 0; k < 4; ++k) {
-        if (left > k * 32 * vector)
-          *reinterpret_cast<uint4*>(at + k * 32 * vector) = make_uint4(word, word, word, word);
-      }
-      at += 128 * vector;
-    }
-  }
-  device::bulk_commit();  // by all threads: a group is waited for as so many before the last one
-}
-
-// Stores a step's outputs where they are flat. Positions are counted from the line in which the plane begins. What lies
-// behind the last whole line goes to the front of the next step's buffer, unless the outputs of the block end there.
-template <class Scalar>
-CONVT_DEVICE void store_lines(const Params& p, const Block& b, const Step& s, const int32_t* offsets, Scalar* y,
-                              const Scalar* stage, Scalar* next_stage, bool bulk) {
-  constexpr int32_t line = Element<Scalar>::line;
-  const Tiling& t = p.t;
-  const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-  const int32_t planes = t.y_pixels ? b.channels : 1;
-  const int32_t unit = p.plane_step, row = p.w_axis.out * unit;
-  const int32_t length = ((s.rows - 1) * p.w_axis.out + s.last - s.first) * unit;
-  const bool row_ends = s.last == b.last_column;
-  const bool ends = row_ends && (t.strips > 1 || s.row + s.rows == b.last_row);
-  // A lane has a plane: their addresses are computed together, and one instruction stores them.
-#pragma unroll 1
-  for (int32_t base = warp; base < planes; base += 32 * warps) {
-    const int32_t own = base + warps * lane;
-    const int32_t plane = smaller(own, planes - 1);
-    const int32_t offset = offsets[plane];
-    const int32_t from = offset + s.row * row + s.first * unit, to = from + length;
-    // What the block writes of the stretch of outputs that this step is a part of.
-    int32_t run_first = offset + b.first_row * row, run_last = offset + b.last_row * row;
-    if (t.strips > 1) {
-      const int32_t row_start = offset + s.row * row;
-      run_first = row_start + b.owned_column * unit;
-      if (b.owned_column > 0) run_first = (run_first + line - 1) & -line;
-      run_last = row_start + b.strip_end * unit;
-      if (b.strip_end < p.w_axis.out) run_last = (run_last + line - 1) & -line;
-      run_last = smaller(run_last, row_start + row);
-    }
-    const int32_t origin = from & -line, carried = to & -line;
-    const int32_t first = larger(origin, run_first), last = ends ? run_last : carried;
-    const int32_t whole_first = smaller((first + line - 1) & -line, last);
-    const int32_t whole_last = larger(last & -line, whole_first);
-    const int32_t in_stage = plane * (t.y_pixels ? t.channel_pitch : 0) - origin;
-    Scalar* global = y + plane * p.y_channel - offset;
-    if (bulk && own < planes && first < last && whole_first < whole_last) {
-      device::bulk_store(global + whole_first, stage + (in_stage + whole_first),
-                         static_cast<uint32_t>((whole_last - whole_first) * static_cast<int>(sizeof(Scalar))));
-    }
-    const int32_t here = smaller((planes - base + warps - 1) / warps, 32);
-    if (!ends) {
-      const int32_t carry_from = in_stage + carried, carry_count = to - carried;
-      const int32_t carry_to = plane * (t.y_pixels ? t.channel_pitch : 0);
-#pragma unroll 4
-      for (int32_t i = 0; i < here; ++i) {
-        const Scalar* staged = stage + __shfl_sync(~0u, carry_from, i);
-        Scalar* next = next_stage + __shfl_sync(~0u, carry_to, i);
-        const int32_t count = __shfl_sync(~0u, carry_count, i);
-#pragma unroll
-        for (int32_t k = 0; k < line; k += 32) {
-          if (lane + k < count) next[lane + k] = staged[lane + k];
-        }
-      }
-    }
-    // Lines that are not stored as a whole: where a block's outputs begin and end.
-    const bool parts = own < planes && first < last && (first < whole_first || whole_last < last);
-    unsigned pending = __ballot_sync(~0u, bulk ? parts : own < planes && first < last);
-#pragma unroll 1
-    for (int32_t i = 0; pending != 0; ++i, pending >>= 1) {
-      if ((pending & 1) == 0) continue;
-      const int32_t i_first = __shfl_sync(~0u, first, i), i_whole_first = __shfl_sync(~0u, whole_first, i);
-      const int32_t i_last = __shfl_sync(~0u, last, i), i_whole_last = __shfl_sync(~0u, whole_last, i);
-      const Scalar* staged = stage + __shfl_sync(~0u, in_stage, i);
-      const int32_t i_plane = base + warps * i;
-      Scalar* i_global = y + i_plane * p.y_channel - __shfl_sync(~0u, offset, i);
-      store_elements(i_global, staged, i_first, i_whole_first, lane);
-      if (!bulk) {
-        constexpr int32_t vector = 16 / sizeof(Scalar);
-#pragma unroll 4
-        for (int32_t k = i_whole_first + lane * vector; k < i_whole_last; k += 32 * vector) {
-          *reinterpret_cast<uint4*>(i_global + k) = *reinterpret_cast<const uint4*>(staged + k);
-        }
-      }
-      store_elements(i_global, staged, i_whole_last, i_last, lane);
-    }
-  }
-  if (bulk) {
-    device::bulk_commit();
+  for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < u.channels * u.columns; i += 32) {
+    const int32_t channel = i / u.columns, column = i - channel * u.columns;
+    Scalar* at = y + (static_cast<int32_t>(p.y_channel) * channel + column * p.plane_step);
+    const float stored = element_of<Scalar>(
+        sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
+    if (stored == stored) continue;
+    const float v =
+        bias[channel] + exact_sum<Scalar, Strict>(p, x, s.row + u.in_step, u.column + column, b.group + group,
+                                                  b.tile * 8 + u.channel + channel - group * p.cout);
+    store<1>(at, &v);
   }
 }
 
-template <class Scalar, int V>
-CONVT_DEVICE void store_vectors(const Params& p, const Block& b, const Step& s, Scalar* y, const Scalar* stage) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t columns = s.last - s.first, rest_vectors = b.channels / V;
-  const uint32_t items = static_cast<uint32_t>(s.rows * columns) * p.store_vectors.divisor;
-#pragma unroll 4
-  for (uint32_t i = static_cast<uint32_t>(thread); i < items; i += 32 * warps) {
-    uint32_t vector = i;
-    const auto position = static_cast<int32_t>(p.store_vectors.divide(vector));
-    if (static_cast<int32_t>(vector) >= rest_vectors) continue;
-    const int32_t in_step = s.rows == 1 ? 0 : position / columns;
-    const int32_t column = s.first + position - in_step * columns;
-    const Elements<Scalar, V>& from = *reinterpret_cast<const Elements<Scalar, V>*>(
-        stage + position * p.t.channel_pitch + static_cast<int32_t>(vector) * V);
-    *reinterpret_cast<Elements<Scalar, V>*>(
-        y + ((s.row + in_step) * p.y_row + int64_t{column} * p.plane_step + static_cast<int32_t>(vector) * V)) = from;
-  }
-}
-
-template <class Scalar>
-CONVT_DEVICE void store_step(const Params& p, const Block& b, const Step& s, const int32_t* offsets, const Lines* lines,
-                             const float* bias, Scalar* y, const Scalar* stage, Scalar* next_stage, bool bulk) {
-  if (bulk && s.middle) {
-    store_whole_lines(p, b, s, lines, bias, y, stage, next_stage);
-  } else if (p.t.flat) {
-    store_lines(p, b, s, offsets, y, stage, next_stage, bulk);
-  } else if (sizeof(Scalar) == 2 && p.store_width == 8) {
-    store_vectors<Scalar, 16 / sizeof(Scalar)>(p, b, s, y, stage);
-  } else if (p.store_width == 4) {
-    store_vectors<Scalar, 4>(p, b, s, y, stage);
-  } else if (p.store_width == 2) {
-    store_vectors<Scalar, 2>(p, b, s, y, stage);
-  } else {
-    store_vectors<Scalar, 1>(p, b, s, y, stage);
-  }
-}
-
-// The rest of what is known about a step whose rows and columns are; `loaded` is the end of the input rows that there
-// are.
-template <int element_bytes>
-CONVT_DEVICE void describe_step(const Params& p, const Block& b, int32_t loaded, int32_t ring_row, Step& s) {
+// The rest of what is known about a step whose rows are; `loaded` is the end of the input rows that there are.
+CONVT_DEVICE void describe_step(const Params& p, int32_t loaded, int32_t ring_row, Step& s) {
   uint32_t residue = static_cast<uint32_t>(s.row);
   const auto jh = static_cast<int32_t>(p.stride_h.divide(residue));
   s.jh = jh, s.residue = static_cast<int32_t>(residue);
   uint32_t last = residue + static_cast<uint32_t>(larger(s.rows - 1, 0));
-  const int32_t last_jh = jh + (s.rows == 1 ? 0 : static_cast<int32_t>(p.stride_h.divide(last)));
+  const int32_t last_jh = jh + static_cast<int32_t>(p.stride_h.divide(last));
   s.load_end = smaller(p.h.in, last_jh + p.h.phases.last + 1);
   const int32_t lowest = larger(0, jh + p.h.phases.first);
   s.load_first = larger(lowest, loaded);
   s.ring_row = lowest - ring_row < p.t.ring ? ring_row : ring_row + p.t.ring;
   s.load_slot = s.load_first - s.ring_row;
   if (s.load_slot >= p.t.ring) s.load_slot -= p.t.ring;
-  s.begin = (s.row * p.w_axis.out + s.first) * p.plane_step;
-  // What is stored ends at lines if neither the block's first outputs nor its last ones of a plane are in it.
-  s.middle = p.t.strips == 1 &&
-             s.begin - b.first_row * p.w_axis.out * p.plane_step >= static_cast<int32_t>(line_bytes / element_bytes) &&
-             (s.last < b.last_column || s.row + s.rows < b.last_row);
-  const uint64_t every = (uint64_t{1} << smaller(larger(s.rows, 1), p.h.stride)) - 1;
-  const uint64_t here = (p.busy_rows | p.busy_rows << p.h.stride) >> residue & every;
-  s.busy = here != 0, s.bare = here != every;
-  // Only between rows with taps of the block.
-  s.gap = 0;
-  if (p.t.gaps && s.middle && s.busy && s.last == b.last_column && stores_in_bulk(p)) {
-    const int32_t gap = p.gaps[residue];
-    if (s.row + 1 + gap < b.last_row) s.gap = gap;
-  }
 }
 
-template <int element_bytes>
 CONVT_DEVICE void first_step(const Params& p, const Block& b, Step& s) {
   s.row = b.first_row, s.rows = smaller(p.t.rows, b.last_row - b.first_row);
-  s.stage = 0, s.next_stage = static_cast<int32_t>(p.t.stage_bytes);
-  s.first = b.first_column, s.last = smaller(b.first_column + p.part_columns, b.last_column);
-  s.input_column = b.first_input;
   uint32_t lowest = static_cast<uint32_t>(larger(0, s.row / p.h.stride + p.h.phases.first));
-  describe_step<element_bytes>(p, b, 0, static_cast<int32_t>(p.ring.divide(lowest) * p.ring.divisor), s);
+  describe_step(p, 0, static_cast<int32_t>(p.ring.divide(lowest) * p.ring.divisor), s);
 }
-template <int element_bytes>
 CONVT_DEVICE Step step_after(const Params& p, const Block& b, const Step& s) {
   Step n;
-  n.row = s.row, n.rows = s.rows, n.first = s.last, n.input_column = s.input_column + p.part_inputs;
-  n.stage = s.next_stage, n.next_stage = n.stage + static_cast<int32_t>(p.t.stage_bytes);
-  if (n.next_stage == p.t.stages * static_cast<int32_t>(p.t.stage_bytes)) n.next_stage = 0;
-  if (n.first >= b.last_column) {
-    n.first = b.first_column, n.input_column = b.first_input;
-    n.row = s.row + s.rows + s.gap;
-    n.rows = smaller(p.t.rows, b.last_row - n.row);
-  }
-  n.last = smaller(n.first + p.part_columns, b.last_column);
-  describe_step<element_bytes>(p, b, s.load_end, s.ring_row, n);
+  n.row = s.row + s.rows, n.rows = smaller(p.t.rows, b.last_row - n.row);
+  describe_step(p, s.load_end, s.ring_row, n);
   return n;
 }
 
@@ -1134,9 +975,8 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   const int64_t n = p.channel_blocks.divide(channel_block);
   b.first_row = chunk * t.chunk_rows;
   b.last_row = smaller(b.first_row + t.chunk_rows, p.h.out);
-  b.owned_column = b.first_column = static_cast<int32_t>(strip) * t.strip_columns;
-  b.strip_end = smaller(b.first_column + t.strip_columns, p.w_axis.out);
-  b.last_column = smaller(b.strip_end + t.strip_extra, p.w_axis.out);
+  b.first_column = static_cast<int32_t>(strip) * t.strip_columns;
+  b.last_column = smaller(b.first_column + t.strip_columns, p.w_axis.out);
   if (t.block_groups > 1) {
     b.group = static_cast<int32_t>(channel_block) * t.block_groups, b.tile = 0;
     b.channel = b.group * p.cout;
@@ -1169,7 +1009,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
   uint32_t* ring = reinterpret_cast<uint32_t*>(shared + t.places.ring);
-  unsigned char* stages = shared + t.places.stages;
   Block* shared_block = reinterpret_cast<Block*>(shared + t.places.block);
   static_assert(sizeof(Block) + 8 <= block_bytes && sizeof(Block) % 8 == 0);
   int32_t* spoilt = reinterpret_cast<int32_t*>(shared_block + 1);
@@ -1181,22 +1020,15 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     return reinterpret_cast<RowWork*>(shared + t.places.works) + turn * t.rows * (t.kernel_rows + 1);
   };
   const Items items(shared + t.places.items, early_loads(Strict) * block);
-  Lines* lines = reinterpret_cast<Lines*>(shared + t.places.lines);      // of four steps in turn
-  Place* places = reinterpret_cast<Place*>(shared + t.places.channels);  // of two steps in turn
   Entry* entries = reinterpret_cast<Entry*>(shared + t.places.entries);
   Order* order = reinterpret_cast<Order*>(shared + t.places.order);
-  int32_t* offsets = reinterpret_cast<int32_t*>(shared + t.places.offsets);
   float* bias = reinterpret_cast<float*>(shared + t.places.bias);
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
 
   if (thread == 0) *shared_block = make_block(p, blockIdx.x);
   if (thread == 32) list_entries(p, starts, entries, order);
   __syncthreads();
   const Block& b = *shared_block;
-  // From shared memory wherever they are used, which takes no registers.
-  const auto x = [&] { return static_cast<const Scalar*>(p.x) + b.x; };
-  const auto y = [&] { return static_cast<Scalar*>(p.y) + b.y; };
-  const bool bulk = stores_in_bulk(p);
 
   // Zeros where no input is ever loaded.
   for (int32_t i = thread; i < static_cast<int32_t>(t.input_bytes / 16); i += block) {
@@ -1204,9 +1036,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   if (thread < 2) spoilt[thread] = 0;
   for (int32_t i = thread; i < b.channels; i += block) {
-    offsets[i] = t.flat ? static_cast<int32_t>(reinterpret_cast<uintptr_t>(y() + i * (t.y_pixels ? p.y_channel : 0)) /
-                                               sizeof(Scalar) % Element<Scalar>::line)
-                        : 0;
     bias[i] = 0;
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
@@ -1215,13 +1044,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     items.put(i, make_item<Scalar, Strict, XPixels>(p, b, static_cast<uint32_t>(i)));
   }
   if (thread == 0) {
-    first_step<sizeof(Scalar)>(p, b, steps[0]);
-    steps[1] = step_after<sizeof(Scalar)>(p, b, steps[0]);
+    first_step(p, b, steps[0]);
+    steps[1] = step_after(p, b, steps[0]);
   }
   __syncthreads();
-  for (int32_t i = thread; i < b.channels; i += block) {
-    place_channel<Scalar>(p, steps[0], offsets, bias, i, places, lines);
-  }
   for (int32_t k = thread; k < steps[0].rows * t.kernel_rows; k += block) {
     list_row(p, steps[0], static_cast<uint32_t>(k), works(0));
   }
@@ -1232,25 +1058,20 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   // Strict float32 of 16 channels has no registers to hold inputs in.
   constexpr bool holds = !Strict || Tiles == 1;
   const int32_t row_items = static_cast<int32_t>(p.load_middle.divisor * p.load_inner.divisor);
+  Scalar* stage = reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes));
+  int32_t filled = -1;  // the channels whose bias the stage has
 #pragma unroll 1
   for (int32_t i = 0;; ++i) {
     // Copies of steps: what is used of them is read together.
     const Step now = steps[i % 4];
-    const int32_t last_row = b.last_row, channels = b.channels;
-    if (now.row >= last_row) break;
-    const Place* now_places = places + i % 2 * t.block_channels;
+    if (now.row >= b.last_row) break;
     int32_t load_count = 0;
     Raw<Strict> raw;
     {
       const Step next = steps[(i + 1) % 4];
-      // These three by different warps.
-      if (thread == block - 32) steps[(i + 2) % 4] = step_after<sizeof(Scalar)>(p, b, next);
-      if (next.row < last_row) {
-        for (int32_t c = thread; c < channels; c += block) {
-          place_channel<Scalar>(p, next, offsets, bias, c, places + (i + 1) % 2 * t.block_channels,
-                                lines + (i + 1) % 4 * t.block_channels);
-        }
-        for (int32_t k = (thread + 64) % block; k < next.rows * t.kernel_rows; k += block) {
+      if (thread == block - 32) steps[(i + 2) % 4] = step_after(p, b, next);
+      if (next.row < b.last_row) {
+        for (int32_t k = thread; k < next.rows * t.kernel_rows; k += block) {
           list_row(p, next, static_cast<uint32_t>(k), works((i + 1) % 2));
         }
         load_count = (next.load_end - next.load_first) * row_items;
@@ -1258,16 +1079,37 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       if (holds && load_count > 0) {
         Item early[early_loads(Strict)];
         for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
-        with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::read(p, x(), next, early, raw); });
+        with_rows<Scalar, Strict, XPixels>(
+            p, [&]<class R>(R) { R::read(p, static_cast<const Scalar*>(p.x) + b.x, next, early, raw); });
       }
     }
-    {
-      Scalar* to = reinterpret_cast<Scalar*>(stages + now.stage);
-      if (t.y_pixels && now.bare) fill_rows(p, b, now, now_places, to);
-      if (now.busy || !t.y_pixels) {
-        compute_step<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, now, weights, ring, units, works(i % 2),
-                                                                            starts, entries, now_places, to);
+    const bool repairs = spoilt[i % 2] != 0;
+    // The first column of the block is the first one of the phases too.
+    const uint32_t* lane_x =
+        ring + (lane % 4 * (StepWords / 4) * t.word_pitch + (b.first_input + lane / 4) * t.pixel_pitch);
+#pragma unroll 1
+    for (int32_t unit = warp; unit < t.units; unit += warps) {
+      const Unit& u = units[unit];
+      if (u.in_step >= now.rows) continue;
+      const RowWork* rows = works(i % 2) + u.in_step * (t.kernel_rows + 1);
+      const int32_t row_count = rows->x;
+      const float* unit_bias = bias + u.channel;
+      if (row_count == 0 && t.y_pixels) {
+        store_bias<Tiles>(p, unit_outputs<Scalar>(p, b, now.row, u), u.channels, u.columns, unit_bias);
+        continue;
       }
+      if (t.blanks && u.channel != filled) {
+        filled = u.channel;
+        fill_stage<Scalar, Tiles, PixelTiles>(p, u, unit_bias, stage);
+      }
+      compute_unit<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(
+          p, u, rows, row_count, weights, lane_x + u.x, starts, entries, unit_bias, stage, b, now.row);
+      if (t.staged) {
+        __syncwarp();
+        store_staged<Tiles>(p, unit_outputs<Scalar>(p, b, now.row, u), u.channels, u.columns, stage);
+        __syncwarp();
+      }
+      if (repairs) repair_unit<Scalar, Strict>(p, i, unit);
     }
     bool spoils = false;
     if (holds && load_count > 0) {
@@ -1280,29 +1122,9 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     constexpr int32_t held = holds ? early_loads(Strict) * block : 0;
     if (load_count > held) spoils |= load_rows<Scalar, Strict, XPixels>(p, i + 1, held);
-    if (Strict && spoils) spoilt[(i + 1) % 2] = 1;
-    // What was loaded for this step; the other one is for the next step.
-    if (spoilt[i % 2] != 0) {
-      spoilt[(i + 1) % 2] = 1;
-      __syncthreads();
-      repair_step<Scalar, Strict>(p, i);
-    }
-    // The next step's buffer is free.
-    if (bulk) {
-      if (t.stages == 3) {
-        device::bulk_wait_read<1>();
-      } else {
-        device::bulk_wait_read<0>();
-      }
-    }
-    device::fence_async_proxy();
+    if (repairs || (Strict && spoils)) spoilt[(i + 1) % 2] = 1;
     __syncthreads();
-    const Step done = steps[i % 4];
-    store_step(p, b, done, offsets, lines + i % 4 * t.block_channels, bias, y(),
-               reinterpret_cast<Scalar*>(stages + done.stage), reinterpret_cast<Scalar*>(stages + done.next_stage),
-               bulk);
   }
-  if (bulk) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::grouped

@@ -18,7 +18,7 @@ cudaError_t launch_row(const Plan& plan, const Params& params, cudaStream_t stre
   } else {
     if (plan.configuration != Row) return launch_row<Scalar, Strict, StepWords, XPixels, Row + 1>(plan, params, stream);
     const auto kernel = grouped_kernel<Scalar, Strict, StepWords, configs[Row].tiles,
-                                       pixel_tiles(configs[Row], sizeof(Scalar), Strict), XPixels>;
+                                       pixel_tiles(configs[Row], sizeof(Scalar), Strict, XPixels), XPixels>;
     const auto bytes = static_cast<int>(params.t.shared_bytes);
     static Prepared prepared;
     const cudaError_t error = prepared.prepare(kernel);
@@ -36,7 +36,7 @@ cudaError_t launch_steps(const Plan& plan, const Params& params, cudaStream_t st
 
 template <class Scalar, bool Strict>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  const Params params = make_params(plan, problem, operands, /*bulk=*/true);
+  const Params params = make_params(plan, problem, operands);
   if constexpr (sizeof(Scalar) == 2) {
     if (params.t.step_words == 4) return launch_steps<Scalar, Strict, 4>(plan, params, stream);
   }

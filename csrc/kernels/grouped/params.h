@@ -28,23 +28,21 @@ struct Params {
   AxisParams h, w_axis;
   Tiling t;
   int32_t groups, cin, cout, kernel_h, kernel_w;
-  int32_t load_width;   // words of x that can be read at once: 1, 2 or 4
-  int32_t store_width;  // elements of y that can be written at once where lines are not whole
-  int32_t plane_step;   // elements from an output to its right neighbour where outputs are flat
-  bool bulk;            // stores by the copy engine
+  int32_t load_width;                                    // words of x that can be read at once: 1, 2 or 4
+  int32_t store_width;                                   // elements of y that can be written at once
+  int32_t store_lanes;                                   // lanes that write a plane together (NCHW)
+  int32_t plane_step;                                    // elements from an output to its right neighbour
   Divisor chunks, strips, channel_blocks, group_blocks;  // of a block's index
   Divisor tiles, steps;                                  // of a weight's index
   Divisor passes, stride_h, ring, kernel_rows;
-  Divisor unit_columns, unit_passes, unit_rows;   // of a unit's index
-  int32_t part_columns, part_inputs;              // outputs of a row, of a step; of a phase
-  uint8_t gaps[most_stride];                      // how many phases without taps follow each
-  uint64_t busy_rows;                             // a bit for each phase of rows that has taps
+  Divisor unit_columns, unit_passes;  // of a unit's index
+  int32_t residues[most_stride];      // the phases of a row, as they are computed
+  int32_t residue_count;
   int32_t row_weights, unit_weights;              // words of weights: of a kernel row, of all of them
   int32_t batch_residues;                         // phases of a row that are computed together
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
   Divisor words;                                  // of a group
   int32_t load_first;                             // the first column in shared memory that may be in the image
-  Divisor store_vectors;                          // of the vectors of an output pixel
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
 
@@ -71,7 +69,7 @@ inline int32_t common_width(const void* pointer, int64_t element_bytes, std::ini
   return widest;
 }
 
-inline Params make_params(const Plan& plan, const Problem& p, const Operands& o, bool bulk) {
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];
   const int64_t bytes = element_size(p.dtype);
   Params q{};
@@ -98,27 +96,29 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   }
   q.load_width = std::max(q.load_width, 1);
   q.plane_step = static_cast<int32_t>(t.y_pixels ? 1 : p.out_channels);
-  q.store_width =
-      t.flat ? 1
-             : common_width(o.result, bytes, {p.out_channels, t.block_groups > 1 ? t.block_groups * q.cout : 8, q.cout},
-                            static_cast<int32_t>(16 / bytes));
-  q.bulk = bulk && t.flat;
+  const auto widest = static_cast<int32_t>(16 / bytes);
+  if (t.y_pixels) {
+    q.store_width = common_width(o.result, bytes, {used(p.batch, q.y_batch), q.y_channel, p.out_w}, widest);
+  } else {
+    q.store_width = common_width(o.result, bytes, {p.out_channels, q.cout, t.block_groups > 1 ? 8 : 8 * t.block_tiles},
+                                 2 * c.tiles);
+  }
   q.chunks = Divisor(t.chunks), q.strips = Divisor(t.strips), q.channel_blocks = Divisor(t.channel_blocks);
   q.group_blocks = Divisor(ceil_div<int64_t>(t.group_tiles, t.block_tiles));
   q.tiles = Divisor(t.block_groups * t.block_tiles), q.steps = Divisor(t.steps);
   q.kernel_rows = Divisor(std::max(1, t.kernel_rows));
   q.passes = Divisor(t.block_tiles / c.tiles), q.stride_h = Divisor(p.stride_h), q.ring = Divisor(t.ring);
   const int32_t passes = t.block_tiles / c.tiles * t.block_groups;
-  q.unit_columns = Divisor(t.part_tiles), q.unit_passes = Divisor(passes), q.unit_rows = Divisor(t.rows);
-  q.part_columns = t.part_tiles * 16 * pixel_tiles(c, bytes, strict(p)) * q.w_axis.stride;
-  q.part_inputs = q.part_columns / q.w_axis.stride;
-  for (int64_t r = 0; r < p.stride_h; ++r) q.busy_rows |= uint64_t{q.h.phases.of[r].count > 0} << r;
-  for (int64_t r = 0; r < p.stride_h && t.gaps; ++r) {
-    while (q.h.phases.of[(r + 1 + q.gaps[r]) % p.stride_h].count == 0) ++q.gaps[r];
+  q.unit_columns = Divisor(t.unit_columns), q.unit_passes = Divisor(passes);
+  // Those that have taps first.
+  for (const bool taps : {true, false}) {
+    for (int32_t r = 0; r < q.w_axis.stride; ++r) {
+      if ((q.w_axis.phases.of[r].count > 0) == taps && (taps || !t.blanks)) q.residues[q.residue_count++] = r;
+    }
   }
   q.row_weights = q.kernel_w * t.steps * c.tiles * 32 * t.fragment_words;
   q.unit_weights = q.kernel_h * q.row_weights;
-  q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(p.stride_w, t.batches));
+  q.batch_residues = static_cast<int32_t>(ceil_div<int64_t>(q.residue_count, t.batches));
   const int64_t vectors = ceil_div<int64_t>(t.words, q.load_width);
   q.load_vectors = Divisor(vectors);
   q.words = Divisor(t.words);
@@ -130,7 +130,6 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   }
   q.load_inner = Divisor(t.x_pixels ? ceil_div<int64_t>(columns, q.load_width) : t.block_groups * vectors);
   q.load_middle = Divisor(t.x_pixels ? t.block_groups * t.words : t.input_columns);
-  q.store_vectors = Divisor(std::max(1, t.block_channels / q.store_width));
   return q;
 }
 
