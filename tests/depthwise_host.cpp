@@ -95,8 +95,8 @@ bool run(int32_t row, DataType dtype) {
   Problem p = random_problem(c, dtype);
   const auto dense = [](const std::array<int64_t, 4>& s) { return Strides{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1}; };
   const auto last = [](const std::array<int64_t, 4>& s) { return Strides{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]}; };
-  const bool channels_last = c.form == depthwise::Form::last || c.form == depthwise::Form::any_last ||
-                             (!c.exact() && pick(0, 1) == 0);
+  const bool channels_last =
+      c.form == depthwise::Form::last || c.form == depthwise::Form::any_last || (!c.exact() && pick(0, 1) == 0);
   const auto strides = [&](const std::array<int64_t, 4>& s) { return channels_last ? last(s) : dense(s); };
   p.x_strides = strides(p.x_sizes()), p.y_strides = strides(p.y_sizes());
   p.w_strides = c.exact() || pick(0, 1) == 0 ? dense(p.w_sizes()) : last(p.w_sizes());

@@ -176,8 +176,7 @@ bool run(int32_t row) {
   };
   [&]<int... Rows>(std::integer_sequence<int, Rows...>) {
     ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
-  }
-  (std::make_integer_sequence<int, large_stride::config_count>());
+  }(std::make_integer_sequence<int, large_stride::config_count>());
 
   const auto operand = [&](Scalar v) {
     const float f = to_float(v);

@@ -136,7 +136,7 @@ CONVT_HOST_DEVICE void compute_one_tap(const OneTapParams& p, const float* table
     }
   }
   constexpr int of_vector = Last ? vector : 1, step = together * of_vector;  // channels
-  const auto add = [&](int32_t channel, const float(&values)[vector]) {
+  const auto add = [&](int32_t channel, const float (&values)[vector]) {
 #pragma unroll
     for (int u = 0; u < of_vector; ++u) {
       if (channel + u >= p.channels) break;

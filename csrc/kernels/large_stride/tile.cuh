@@ -270,7 +270,7 @@ struct WeightLoader {
       uint32_t v[4][2];
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const uint32_t(&word)[4] = raw[i + j % 2];
+        const uint32_t (&word)[4] = raw[i + j % 2];
         if constexpr (single) {
           v[j / 2][j % 2] = Strict ? word[j / 2] : tf32_operand(word[j / 2]);
         } else {
@@ -490,7 +490,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(configs[Row].tile_
     for (int i = 0; i < eights; ++i) {
       const TilePosition q = positions[warp_position + 8 * i + g];
       const int half = 2 * (i % 2);
-      const float(&sum)[2][4] = sums[i / 2][j];
+      const float (&sum)[2][4] = sums[i / 2][j];
       float v[4] = {sum[0][half], sum[1][half], sum[0][half + 1], sum[1][half + 1]};
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -513,7 +513,7 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(configs[Row].tile_
   }
 
   if (wrong == 0.0f) return;
-    // Each output that is not finite, once more.
+  // Each output that is not finite, once more.
 #pragma unroll 1
   for (int32_t i = 0; i < eights * pairs; ++i) {
     const Columns c = columns_at<Strict>(p, first_column + warp_column + 16 * (i / eights) + 4 * t);
