@@ -52,6 +52,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const device::MatrixDescriptor weights =
       device::matrix_descriptor(memory + static_cast<uint32_t>(p.weights_at), swizzle_bytes);
   const bool gather = p.gather, elected = w.lane == 0;
+  const uint32_t offset_mask = gather ? 0 : 0xffffffff;  // gathered inputs are where they are wanted
   const uint32_t weights_turn = p.weights_stay ? 0 : 1;  // weights that stay come once
   [[maybe_unused]] const uint32_t mask_of_group = 1u << w.group_m;
 
@@ -92,39 +93,35 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
     bool edge = mode == Mode::ieee;  // a part of an infinity times a part that is zero is NaN
-    // The barriers of the stages whose products have been issued but may not have been read, or 0: of the weights, and
-    // 16 bits higher of the patch. Registers are full of sums.
-    uint32_t used = 0;
+    // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
+    // patch; or 0.
+    device::SharedAddress used_weights = 0, used_patch = 0;
     const auto release = [&] {
-      const device::SharedAddress of_weights = used & 0xffff, of_patch = used >> 16;
-      device::mbarrier_arrive_if(of_weights, elected && of_weights != 0);
-      device::mbarrier_arrive_if(of_patch, elected && of_patch != 0);
-      used = 0;
+      device::mbarrier_arrive_if(used_weights, elected && used_weights != 0);
+      device::mbarrier_arrive_if(used_patch, elected && used_patch != 0);
+      used_weights = used_patch = 0;
     };
     static_assert(config.rows() <= most_rows && most_rows == 2, "blocks of weights are counted without a loop");
     Ring from_ring = patch;
-    // A step is fetched while the one before is multiplied: it takes as long as its products to come. Offsets are those
-    // of pixels, so that the mask has room beside them; gathered inputs are where they are wanted.
+    // A step is fetched while the one before is multiplied: it takes as long as its products to come.
     const DeviceStep* const table = p.steps + opaque(set.first_step);
-    static_assert(row_bytes >= 1 << most_rows);
-    const auto fetch = [&](int32_t step) { return (gather ? 0 : table[step].offset) | table[step].mask; };
-    uint32_t next = fetch(0);
+    DeviceStep next = table[0];
     bool first = mode != Mode::ieee;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       const int32_t count = count_of(p, chunk);
       device::MatrixDescriptor from = patches;
 #pragma unroll 1
       for (int32_t step = 0; step < steps; ++step) {
-        const uint32_t offset = next & ~uint32_t{row_bytes - 1}, mask = next & (row_bytes - 1);
+        const DeviceStep now = next;
         const bool last = step == steps - 1;
-        next = fetch(last ? 0 : step + 1);
+        next = table[last ? 0 : step + 1];
         if (gather || step == 0) {
           device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
           if (first) edge = edges[from_ring.stage] != 0;
           first = false;
           from = device::advance(patches, static_cast<uint32_t>(from_ring.stage * p.patch_bytes));
         }
-        const device::MatrixDescriptor b = device::advance(from, offset);
+        const device::MatrixDescriptor b = device::advance(from, now.offset & offset_mask);
         device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity & weights_turn);
         // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
         // compiler does not see becomes two, and then nothing is left in flight by the wait below.
@@ -223,23 +220,23 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         constexpr std::integral_constant<int, 1> one{};
         constexpr std::integral_constant<int, blocks> all{};
         if constexpr (blocks == 1) {
-          if (mask & mask_of_group) {
-            multiply(zero, one, mask & static_cast<uint32_t>(w.group_m));
+          if (now.mask & mask_of_group) {
+            multiply(zero, one, now.mask & static_cast<uint32_t>(w.group_m));
           } else {
             device::wgmma_wait<0>();
           }
-        } else if (mask == 3) {
+        } else if (now.mask == 3) {
           multiply(zero, all, 0);
-        } else if (mask == 1) {
+        } else if (now.mask == 1) {
           multiply(zero, one, 0);
         } else {
           multiply(one, all, 0);
         }
         if constexpr (parts == 1) release();
-        if (weights_turn != 0) used = barriers.weights_empty(ring.stage);
+        used_weights = weights_turn != 0 ? barriers.weights_empty(ring.stage) : 0;
         ring.advance(p.weight_stages);
         if (gather || last) {
-          if (gives_back) used |= barriers.patch_empty(from_ring.stage) << 16;
+          if (gives_back) used_patch = barriers.patch_empty(from_ring.stage);
           from_ring.advance(p.stages);
         }
         if constexpr (parts == 2) release();  // nothing is left in flight
