@@ -58,10 +58,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 
   // Warpgroups that take tiles in turn: the one whose turn it is, and how often it was this one's.
   int32_t turn = 0, turns = 0;
-  const int32_t tiles = p.units * p.reuse, next_unit = (static_cast<int32_t>(gridDim.x) - 1) * p.reuse + 1;
+  const int32_t next_unit = (static_cast<int32_t>(gridDim.x) - 1) * p.reuse + 1;
   // Of the tiles that share a patch, how many are left.
   int32_t left = p.reuse;
-  for (int32_t tile = static_cast<int32_t>(blockIdx.x) * p.reuse; tile < tiles;) {
+  for (int32_t tile = static_cast<int32_t>(blockIdx.x) * p.reuse; tile < opaque(p.units) * p.reuse;) {
     const Place at = place_of(p, static_cast<uint32_t>(tile));
     const DeviceSet& set = p.sets[at.set];
     const Chunks chunks = chunks_of(p, at);
@@ -102,7 +102,6 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       used_weights = used_patch = 0;
     };
     static_assert(config.rows() <= most_rows && most_rows == 2, "blocks of weights are counted without a loop");
-    Ring from_ring = patch;
     // A step is fetched while the one before is multiplied: it takes as long as its products to come.
     const DeviceStep* const table = p.steps + opaque(set.first_step);
     DeviceStep next = table[0];
@@ -116,10 +115,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         const bool last = step == steps - 1;
         next = table[last ? 0 : step + 1];
         if (gather || step == 0) {
-          device::mbarrier_wait(barriers.patch_full(from_ring.stage), from_ring.parity);
-          if (first) edge = edges[from_ring.stage] != 0;
+          device::mbarrier_wait(barriers.patch_full(patch.stage), patch.parity);
+          if (first) edge = edges[patch.stage] != 0;
           first = false;
-          from = device::advance(patches, static_cast<uint32_t>(from_ring.stage * p.patch_bytes));
+          from = device::advance(patches, static_cast<uint32_t>(patch.stage * p.patch_bytes));
         }
         const device::MatrixDescriptor b = device::advance(from, now.offset & offset_mask);
         device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity & weights_turn);
@@ -236,13 +235,14 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         used_weights = weights_turn != 0 ? barriers.weights_empty(ring.stage) : 0;
         ring.advance(p.weight_stages);
         if (gather || last) {
-          if (gives_back) used_patch = barriers.patch_empty(from_ring.stage);
-          from_ring.advance(p.stages);
+          if (gives_back) used_patch = barriers.patch_empty(patch.stage);
+          patch.advance(p.stages);
         }
         if constexpr (parts == 2) release();  // nothing is left in flight
       }
     }
-    if (unit_ends) patch = from_ring;
+    // The next tile has the same patch.
+    if (!unit_ends) patch.rewind(p.chunks, p.stages);
     if constexpr (alternate) {
       // All lanes have seen their own turn: without steps nothing else brings them together.
       __syncwarp();
@@ -358,7 +358,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       const device::SharedAddress buffers =
           device::dynamic_shared_address() +
           static_cast<uint32_t>(p.sums_at +
-                                group * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
+                                opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       typename Layout::Writer writer(p, at, w.group_m, group_thread);
       // Others may read the last slab of the tile before.

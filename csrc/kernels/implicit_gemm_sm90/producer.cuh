@@ -42,6 +42,12 @@ struct Ring {
     const uint32_t next = static_cast<uint32_t>(stage + count), turns = next / static_cast<uint32_t>(stages);
     stage = static_cast<int32_t>(next - turns * static_cast<uint32_t>(stages)), parity ^= turns & 1;
   }
+
+  // By `count` stages, at most all.
+  CONVT_DEVICE void rewind(int32_t count, int32_t stages) {
+    stage -= count;
+    if (stage < 0) stage += stages, parity ^= 1;
+  }
 };
 
 // Rounds four float32 to TF32, or splits them: what is left of them.
