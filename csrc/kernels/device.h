@@ -306,10 +306,26 @@ CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t st
          uint64_t{1} << 62;
 }
 
-// The same operand, `bytes` further.
-CONVT_DEVICE MatrixDescriptor advance(MatrixDescriptor d, uint32_t bytes) {
-  // Addresses of shared memory do not reach the bits above them.
-  return (d & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(d) + (bytes >> 4));
+// Where it starts, in units of 16 bytes, with the bits above that; and the same operand from elsewhere.
+CONVT_DEVICE SharedAddress start_of(MatrixDescriptor d) { return static_cast<uint32_t>(d); }
+CONVT_DEVICE MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
+  return (d & ~uint64_t{0xffffffff}) | start;
+}
+// What all lanes of a warp have alike, in a form that shows it to the compiler.
+CONVT_DEVICE uint32_t uniform(uint32_t v) { return __reduce_or_sync(0xffffffffu, v); }
+// True in one lane of a warp, whose lanes are all here. What it alone does has operands that are seen to be uniform.
+CONVT_DEVICE bool elect() {
+  uint32_t elected = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred elected;\n"
+      "elect.sync _|elected, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, elected;\n"
+      "}"
+      : "=r"(elected));
+#endif
+  return elected != 0;
 }
 
 // Around the accumulators of wgmma: before the first one that uses registers which others have written; after the last

@@ -851,8 +851,19 @@ inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride) 
   return {start, stride};
 }
 
-inline MatrixDescriptor advance(MatrixDescriptor d, uint32_t bytes) {
-  return matrix_descriptor(d.start + bytes, d.stride);
+inline SharedAddress start_of(MatrixDescriptor d) { return d.start / 16; }
+inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
+  return matrix_descriptor(start * 16, d.stride);
+}
+
+template <class T>
+T uniform(T v) {
+  if (__shfl_sync(0xffffffffu, v, 0) != v) simt::fail("lanes of a warp differ in what is to be the same for all");
+  return v;
+}
+inline bool elect() {
+  const int lane = simt::lane();
+  return __shfl_sync(0xffffffffu, lane, 0) == lane;
 }
 
 inline void wgmma_fence() {}

@@ -93,6 +93,7 @@ struct Chunks {
 
 CONVT_DEVICE Chunks chunks_of(const CommonParams& p, const Place& at) {
   if (p.sets[at.set].steps == 0) return {0, 0};
+  if (p.splits == 1) return {0, p.chunks};
   return {static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits),
           static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits)};
 }

@@ -35,14 +35,15 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words<Row>);
   };
   Ring patch, ring;
-  // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8.
-  device::SharedAddress piece_bytes[pieces];
+  // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8. In units of 16
+  // bytes, as descriptors count.
+  uint32_t piece_units[pieces];
 #pragma unroll
   for (int i = 0; i < pieces; ++i) {
     const int32_t piece = w.group_n * pieces + i;
     const PiecePlace at = piece_place(p, piece);
     const int32_t pixel = p.gather ? piece * width : (at.image * p.patch_rows + at.row) * p.patch_columns + at.column;
-    piece_bytes[i] = static_cast<uint32_t>(row_bytes * pixel);
+    piece_units[i] = device::uniform(static_cast<uint32_t>(row_bytes / unit_bytes * pixel));
   }
   const auto stride_bytes = static_cast<uint32_t>(p.piece_rows > 1 ? row_bytes * p.patch_columns : 8 * row_bytes);
   // The first stage of each operand; all others are a distance from it.
@@ -51,10 +52,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       device::matrix_descriptor(memory + static_cast<uint32_t>(p.patches_at), stride_bytes);
   const device::MatrixDescriptor weights =
       device::matrix_descriptor(memory + static_cast<uint32_t>(p.weights_at), swizzle_bytes);
-  const bool gather = p.gather, elected = w.lane == 0;
-  const uint32_t offset_mask = gather ? 0 : 0xffffffff;  // gathered inputs are where they are wanted
-  const uint32_t weights_turn = p.weights_stay ? 0 : 1;  // weights that stay come once
-  [[maybe_unused]] const uint32_t mask_of_group = 1u << w.group_m;
+  const bool elected = w.lane == 0;
+  const uint32_t group_m = device::uniform(static_cast<uint32_t>(w.group_m));
 
   // Warpgroups that take tiles in turn: the one whose turn it is, and how often it was this one's.
   int32_t turn = 0, turns = 0;
@@ -79,9 +78,6 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         ring.skip(count * steps, p.weight_stages);
         continue;
       }
-      // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
-      device::mbarrier_wait(barriers.order(group), static_cast<uint32_t>(turns + 1 - group) & 1);
-      ++turns;
     }
     float sums[blocks][pieces][width / 2];
 #pragma unroll
@@ -90,7 +86,14 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       for (int i = 0; i < pieces; ++i) {
 #pragma unroll
         for (int e = 0; e < width / 2; ++e) sums[m][i][e] = 0;
+        // As values that nobody knows: zeros that each loop below made for itself would be copied, and products wait.
+        device::wgmma_results(sums[m][i]);
       }
+    }
+    if constexpr (alternate) {
+      // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
+      device::mbarrier_wait(barriers.order(group), static_cast<uint32_t>(turns + 1 - group) & 1);
+      ++turns;
     }
     bool edge = mode == Mode::ieee;  // a part of an infinity times a part that is zero is NaN
     // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
@@ -104,65 +107,92 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     static_assert(config.rows() <= most_rows && most_rows == 2, "blocks of weights are counted without a loop");
     // A step is fetched while the one before is multiplied: it takes as long as its products to come.
     const DeviceStep* const table = p.steps + opaque(set.first_step);
-    DeviceStep next = table[0];
+    // All steps of the tile's chunks. Products are in flight from one to the next, and the compiler makes them wait for
+    // each other unless it sees that whatever is decided here is decided alike by all threads: by parameters, by what
+    // is counted from them, or by what comes from uniform(). A step is to take fewer instructions than clocks of
+    // products, which is why its operands are counted on from step to step. If all steps are `alike`, each is for all
+    // blocks, and a shift of the patch.
     bool first = mode != Mode::ieee;
-    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      const int32_t count = count_of(p, chunk);
-      device::MatrixDescriptor from = patches;
+    const auto multiply_steps = [&](auto major_, auto alike) {
+      constexpr device::Major major = decltype(major_)::value;
+      constexpr bool gathers = !decltype(alike)::value, masks = gathers && config.rows() > 1;
+      constexpr bool k_major = major == device::Major::k;
+      constexpr auto fragment_units = static_cast<uint32_t>(fragment_bytes / unit_bytes);
+      // From the channels of a product to the next ones'.
+      constexpr auto a_units =
+          static_cast<uint32_t>((k_major ? k_bytes : channels_of_fragment(mode) * row_bytes) / unit_bytes);
+      constexpr auto b_units = static_cast<uint32_t>(k_bytes / unit_bytes);
+      const bool gather = gathers && p.gather;
+      const uint32_t weights_turn = p.weights_stay ? 0 : 1;  // weights that stay come once
+      const auto stage_units = static_cast<uint32_t>(p.weight_stage_bytes / unit_bytes);
+      const device::SharedAddress a_first =
+          device::uniform(device::start_of(weights)) + (masks || blocks > 1 ? 0 : group_m * fragment_units);
+      const device::SharedAddress full_first = device::uniform(barriers.weights_full(0));
+      const device::SharedAddress full_end = full_first + 8 * static_cast<uint32_t>(p.weight_stages);
+      const auto stage = device::uniform(static_cast<uint32_t>(ring.stage));
+      device::SharedAddress full = full_first + 8 * stage;
+      device::SharedAddress a_stage = a_first + stage_units * stage, patch_units = 0;
+      uint32_t parity = device::uniform(ring.parity & weights_turn);
+      auto patch_stage = device::uniform(static_cast<uint32_t>(patch.stage)),
+           patch_parity = device::uniform(patch.parity);
+      const int32_t count_of_last = p.last_count;
+      int32_t step = 0, chunks_left = p.chunks - chunks.first;  // of all splits
+      DeviceStep next = table[0];
 #pragma unroll 1
-      for (int32_t step = 0; step < steps; ++step) {
+      for (int32_t left = (chunks.last - chunks.first) * steps; left > 0; --left) {
         const DeviceStep now = next;
-        const bool last = step == steps - 1;
-        next = table[last ? 0 : step + 1];
-        if (gather || step == 0) {
-          device::mbarrier_wait(barriers.patch_full(patch.stage), patch.parity);
-          if (first) edge = edges[patch.stage] != 0;
+        const bool first_step = step == 0, last_step = step == steps - 1;
+        step = last_step ? 0 : step + 1;
+        next = table[step];
+        if (gather || first_step) {
+          device::mbarrier_wait(barriers.patch_full(static_cast<int32_t>(patch_stage)), patch_parity);
+          if (first) edge = edges[patch_stage] != 0;
           first = false;
-          from = device::advance(patches, static_cast<uint32_t>(patch.stage * p.patch_bytes));
+          patch_units = device::uniform(device::start_of(patches)) +
+                        patch_stage * static_cast<uint32_t>(p.patch_bytes / unit_bytes);
         }
-        const device::MatrixDescriptor b = device::advance(from, now.offset & offset_mask);
-        device::mbarrier_wait(barriers.weights_full(ring.stage), ring.parity & weights_turn);
+        const device::SharedAddress b_stage = patch_units + (gather ? 0 : now.offset / unit_bytes);
+        device::mbarrier_wait(full, parity);
+        const bool whole = chunks_left > 1 || count_of_last == most_count;
         // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
         // compiler does not see becomes two, and then nothing is left in flight by the wait below.
         const auto multiply = [&](auto first_, auto last_, uint32_t first_stage_block) {
           constexpr int first_block = decltype(first_)::value, last_block = decltype(last_)::value;
-          const device::MatrixDescriptor a = device::advance(
-              weights, static_cast<uint32_t>(ring.stage * p.weight_stage_bytes) + first_stage_block * fragment_bytes);
+          const device::SharedAddress a = a_stage + first_stage_block * fragment_units;
           // Of all blocks and pieces, so far into the operands.
-          const auto multiply_at = [&](auto major, auto& to, auto is_first, uint32_t a_bytes, uint32_t b_bytes) {
+          const auto multiply_at = [&](auto& to, auto is_first, uint32_t a_more, uint32_t b_more) {
 #pragma unroll
             for (int m = 0; m < last_block - first_block; ++m) {
 #pragma unroll
               for (int i = 0; i < pieces; ++i) {
-                const auto a_now = device::advance(a, a_bytes + static_cast<uint32_t>(m * fragment_bytes));
-                const auto b_now = device::advance(b, piece_bytes[i] + b_bytes);
+                const auto a_now = device::with_start(weights, a + a_more + static_cast<uint32_t>(m) * fragment_units);
+                const auto b_now = device::with_start(patches, b_stage + piece_units[i] + b_more);
                 if constexpr (decltype(is_first)::value) {
                   device::first_wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
                 } else {
-                  device::wgmma<wgmma_type<mode>, width, decltype(major)::value>(to(m, i), a_now, b_now);
+                  device::wgmma<wgmma_type<mode>, width, major>(to(m, i), a_now, b_now);
                 }
               }
             }
           };
-          constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
           constexpr std::false_type more{};
           if constexpr (parts == 2) {
             // The small products first: their sums are truncated to less than the large ones' are.
             float products[last_block - first_block][pieces][width / 2];
             const auto leaving = [&](int m, int i) -> float (&)[width / 2] { return products[m][i]; };
-            constexpr uint32_t a_low = block_bytes;
-            const auto b_low = static_cast<uint32_t>(p.patch_part_bytes);
+            constexpr uint32_t a_low = block_bytes / unit_bytes;
+            const auto b_low = static_cast<uint32_t>(p.patch_part_bytes / unit_bytes);
             // Of one or two products of channels.
-            const auto add_products = [&](uint32_t bytes, auto last_product) {
+            const auto add_products = [&](int32_t k, auto last_product) {
               constexpr bool two = decltype(last_product)::value > 0;
               device::wgmma_fence();
-              const uint32_t second = bytes + k_bytes;
-              multiply_at(k_major, leaving, std::true_type{}, bytes + a_low, bytes);
-              if constexpr (two) multiply_at(k_major, leaving, more, second + a_low, second);
-              multiply_at(k_major, leaving, more, bytes, bytes + b_low);
-              if constexpr (two) multiply_at(k_major, leaving, more, second, second + b_low);
-              multiply_at(k_major, leaving, more, bytes, bytes);
-              if constexpr (two) multiply_at(k_major, leaving, more, second, second);
+              const uint32_t units = static_cast<uint32_t>(k) * b_units, second = units + b_units;
+              multiply_at(leaving, std::true_type{}, units + a_low, units);
+              if constexpr (two) multiply_at(leaving, more, second + a_low, second);
+              multiply_at(leaving, more, units, units + b_low);
+              if constexpr (two) multiply_at(leaving, more, second, second + b_low);
+              multiply_at(leaving, more, units, units);
+              if constexpr (two) multiply_at(leaving, more, second, second);
               device::wgmma_commit();
               device::wgmma_wait<0>();
 #pragma unroll
@@ -176,41 +206,26 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
                 }
               }
             };
+            const int32_t count = whole ? most_count : count_of_last;
             int32_t k = 0;
 #pragma unroll 1
-            for (; k + 2 <= count; k += 2) {
-              add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 1>{});
-            }
-            if (k < count) add_products(static_cast<uint32_t>(k * k_bytes), std::integral_constant<int, 0>{});
+            for (; k + 2 <= count; k += 2) add_products(k, std::integral_constant<int, 1>{});
+            if (k < count) add_products(k, std::integral_constant<int, 0>{});
           } else {
             const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
-            const auto multiply_chunk = [&](auto major) {
-              // From the channels of a product to the next ones'.
-              constexpr int32_t a_bytes =
-                  decltype(major)::value == device::Major::k ? k_bytes : channels_of_fragment(mode) * row_bytes;
-              const auto multiply_channels = [&](int32_t k) {
-                multiply_at(major, kept, more, static_cast<uint32_t>(k * a_bytes), static_cast<uint32_t>(k * k_bytes));
-              };
-              device::wgmma_fence();
-              if (count == most_count) {
-#pragma unroll
-                for (int k = 0; k < most_count; ++k) multiply_channels(k);
-                device::wgmma_commit();
-              } else {
-#pragma unroll 1
-                for (int32_t k = 0; k < count - 1; ++k) multiply_channels(k);
-                multiply_channels(count - 1);
-                device::wgmma_commit();
-              }
+            const auto multiply_channels = [&](int32_t k) {
+              multiply_at(kept, more, static_cast<uint32_t>(k) * a_units, static_cast<uint32_t>(k) * b_units);
             };
-            if constexpr (sizeof(Scalar) == 2) {
-              if (p.weights_in_place) {
-                multiply_chunk(std::integral_constant<device::Major, device::Major::mn>{});
-              } else {
-                multiply_chunk(k_major);
-              }
+            device::wgmma_fence();
+            if (whole) {
+#pragma unroll
+              for (int k = 0; k < most_count; ++k) multiply_channels(k);
+              device::wgmma_commit();
             } else {
-              multiply_chunk(k_major);
+#pragma unroll 1
+              for (int32_t k = 0; k < count_of_last - 1; ++k) multiply_channels(k);
+              multiply_channels(count_of_last - 1);
+              device::wgmma_commit();
             }
             device::wgmma_wait<1>();
           }
@@ -218,9 +233,11 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         constexpr std::integral_constant<int, 0> zero{};
         constexpr std::integral_constant<int, 1> one{};
         constexpr std::integral_constant<int, blocks> all{};
-        if constexpr (blocks == 1) {
-          if (now.mask & mask_of_group) {
-            multiply(zero, one, now.mask & static_cast<uint32_t>(w.group_m));
+        if constexpr (!masks) {
+          multiply(zero, all, 0);
+        } else if constexpr (blocks == 1) {
+          if (now.mask >> group_m & 1) {
+            multiply(zero, one, now.mask & group_m);
           } else {
             device::wgmma_wait<0>();
           }
@@ -232,14 +249,35 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           multiply(one, all, 0);
         }
         if constexpr (parts == 1) release();
-        used_weights = weights_turn != 0 ? barriers.weights_empty(ring.stage) : 0;
-        ring.advance(p.weight_stages);
-        if (gather || last) {
-          if (gives_back) used_patch = barriers.patch_empty(patch.stage);
-          patch.advance(p.stages);
+        // Nobody waits for those of weights that stay.
+        used_weights = full + 8 * most_weight_stages;
+        full += 8, a_stage += stage_units;
+        if (full == full_end) full = full_first, a_stage = a_first, parity ^= weights_turn;
+        if (last_step) --chunks_left;
+        if (gather || last_step) {
+          if (gives_back) used_patch = barriers.patch_empty(static_cast<int32_t>(patch_stage));
+          if (++patch_stage == static_cast<uint32_t>(p.stages)) patch_stage = 0, patch_parity ^= 1;
         }
         if constexpr (parts == 2) release();  // nothing is left in flight
       }
+      patch.stage = static_cast<int32_t>(patch_stage), patch.parity = patch_parity;
+      ring.stage = static_cast<int32_t>((full - full_first) / 8), ring.parity = parity;
+    };
+    constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
+    constexpr std::integral_constant<device::Major, device::Major::mn> m_major{};
+    constexpr bool may_place = sizeof(Scalar) == 2;
+    if (parts == 1 && p.steps_alike) {
+      if constexpr (parts == 1) {
+        if (may_place && p.weights_in_place) {
+          if constexpr (may_place) multiply_steps(m_major, std::true_type{});
+        } else {
+          multiply_steps(k_major, std::true_type{});
+        }
+      }
+    } else if (may_place && p.weights_in_place) {
+      if constexpr (may_place) multiply_steps(m_major, std::false_type{});
+    } else {
+      multiply_steps(k_major, std::false_type{});
     }
     // The next tile has the same patch.
     if (!unit_ends) patch.rewind(p.chunks, p.stages);

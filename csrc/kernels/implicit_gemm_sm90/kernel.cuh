@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     device::fewer_registers<producer_registers>();
     if (thread >= consumers + 32) {
       fill_patches<mode>(p, shared, barriers);
-    } else if (thread == consumers) {
+    } else {
       copy_weights<mode>(p, barriers);
     }
   }

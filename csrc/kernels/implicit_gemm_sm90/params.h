@@ -6,6 +6,13 @@
 
 namespace convt::implicit_gemm_sm90 {
 
+// The taps of a step, for each block of weights of its mask.
+struct alignas(4) StepTaps {
+  struct {
+    uint8_t row, column;
+  } of[most_rows];
+};
+
 struct Params : CommonParams {
   TensorMap x_map;                                     // if copy_boxes
   TensorMap w_map;                                     // if weights_in_place
@@ -23,11 +30,10 @@ struct Params : CommonParams {
   int32_t last_count;     // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
+  bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
   int32_t reach_rows, reach_columns;  // from the lowest to the highest shift of a step
   Divisor by_pieces_columns, by_pieces_rows;
-  struct {
-    uint8_t row, column;
-  } taps[most_taps][most_rows];  // of a step, for each block of weights of its mask
+  StepTaps taps[most_taps];  // of steps
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -148,12 +154,14 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weights_in_place = tile.weights_in_place;
   for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block) {
     for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
-      q.taps[step][i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};
+      q.taps[step].of[i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};
     }
   });
   q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
   q.reach_columns = t.set[0].highest_column - t.set[0].lowest_column;
   q.gather = gathers(tile);
+  q.steps_alike = !q.gather;
+  for (int32_t s = 0; s < t.steps; ++s) q.steps_alike &= t.step[s].mask == (1u << config.rows()) - 1;
   if (q.gather) {
     for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset = pack_shift(t.step[s].row, t.step[s].column);
     while (!q.channels_innermost && tile.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;

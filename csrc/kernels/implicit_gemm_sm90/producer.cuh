@@ -1,4 +1,4 @@
-// The producers: one thread copies weights; the other three warps bring the patch, or one brings it and two prepare the
+// The producers: one warp copies weights; the other three bring the patch, or one brings it and two prepare the
 // weights.
 #pragma once
 
@@ -84,26 +84,6 @@ CONVT_DEVICE bool transposes_weights(const Params& p) {
   return mode == Mode::tf32 && p.weights_in_place;
 }
 
-// The blocks of weights of a step, from where they are.
-template <Mode mode>
-CONVT_DEVICE void copy_blocks(const Params& p, const Place& at, int32_t chunk, int32_t step, device::SharedAddress to,
-                              device::SharedAddress barrier) {
-  constexpr int32_t channels = row_bytes / static_cast<int32_t>(sizeof(typename Traits<mode>::Scalar));  // of a box
-#pragma unroll
-  for (int32_t block = 0; block < most_rows; ++block) {
-    if ((p.steps[step].mask >> block & 1) == 0) continue;
-    const int32_t channel_block = p.channel_blocks == most_rows ? block : 0;
-    const auto tap = p.taps[step][block];
-#pragma unroll
-    for (int32_t box = 0; box < 64 / channels; ++box) {
-      const int32_t first = (at.channel_tile * p.channel_blocks + channel_block) * 64 + box * channels;
-      const int32_t place[tensor_map_rank] = {first, tap.column, tap.row, chunk * channels_of_chunk(mode), at.group};
-      device::box_load(to + static_cast<uint32_t>(box * channels * row_bytes), p.w_map, place, barrier);
-    }
-    to += block_bytes * parts_of(mode);
-  }
-}
-
 // Calls f(tile, chunk, step, whether it is the tile's first, stage) for each stage of weights that a block reads.
 template <class F>
 CONVT_DEVICE void for_each_stage_of_weights(const Params& p, const F& f) {
@@ -125,34 +105,76 @@ CONVT_DEVICE void for_each_stage_of_weights(const Params& p, const F& f) {
   }
 }
 
+// Copies weights; a whole warp. How long a step takes here is the least that it takes: what a step needs is fetched
+// while the one before is waited for, and all lanes compute what one of them tells the copy engine.
 template <Mode mode>
 CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
-  constexpr int32_t fragment_bytes = block_bytes * parts_of(mode);
-  const bool in_place = p.weights_in_place, transposes = transposes_weights<mode>(p);
+  constexpr auto fragment_bytes = static_cast<uint32_t>(block_bytes * parts_of(mode));
+  constexpr int32_t channels = row_bytes / static_cast<int32_t>(sizeof(typename Traits<mode>::Scalar));  // of a box
+  const bool in_place = p.weights_in_place, stay = p.weights_stay;
+  const uint32_t block_copied = in_place ? block_bytes : fragment_bytes;
   const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
-  const unsigned char* from = nullptr;
+  const device::SharedAddress empty_first = barriers.weights_empty(0);
+  // From a stage's `empty` to what its copies complete.
+  const device::SharedAddress there_from_empty =
+      (transposes_weights<mode>(p) ? barriers.weights_read(0) : barriers.weights_full(0)) - empty_first;
+  const auto stage_bytes = static_cast<uint32_t>(p.weight_stage_bytes);
+  const device::SharedAddress empty_end = empty_first + 8 * static_cast<uint32_t>(p.weight_stages);
+  device::SharedAddress empty = empty_first, to = weights;
+  uint32_t parity = 1;
   if (!in_place) device::wait_for_previous_kernel();  // which packs them
-  for_each_stage_of_weights(p, [&](const Place& at, int32_t chunk, int32_t step, bool first, const Ring& ring) {
-    const auto blocks = static_cast<uint32_t>(__popc(p.steps[step].mask));
-    const uint32_t bytes = blocks * static_cast<uint32_t>(in_place ? block_bytes : fragment_bytes);
-    const device::SharedAddress to = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
-    const device::SharedAddress there =
-        transposes ? barriers.weights_read(ring.stage) : barriers.weights_full(ring.stage);
-    if (!p.weights_stay) device::mbarrier_wait(barriers.weights_empty(ring.stage), ring.parity ^ 1);
-    device::mbarrier_arrive_expect(there, bytes);
-    if (in_place) {
-      copy_blocks<mode>(p, at, chunk, step, to, there);
-      return;
-    }
-    if (first) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+    for (int32_t tile = 0; tile < p.reuse; ++tile) {
+      const Place at = place_of(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
-      const auto tile = static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile);
-      from = static_cast<const unsigned char*>(p.packed) +
-             (set.packed + (tile * p.channel_groups + chunk) * set.fragments) * fragment_bytes;
+      const Chunks chunks = chunks_of(p, at);
+      const DeviceStep* const steps = p.steps + set.first_step;
+      const StepTaps* const taps = p.taps + set.first_step;
+      const int32_t last_step = set.steps - 1;
+      const auto group_tile =
+          static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile);
+      const unsigned char* from = static_cast<const unsigned char*>(p.packed) +
+                                  (set.packed + (group_tile * p.channel_groups + chunks.first) * set.fragments) *
+                                      static_cast<int64_t>(fragment_bytes);
+      const int32_t first_channel = at.channel_tile * p.channel_blocks * 64, next_block = p.channel_blocks > 1 ? 64 : 0;
+      int32_t channel = chunks.first * channels_of_chunk(mode), step = 0, next_step = last_step > 0 ? 1 : 0;
+      uint32_t mask = steps[0].mask, next_mask = steps[next_step].mask;
+      StepTaps tap = taps[0], next_tap = taps[next_step];
+#pragma unroll 1
+      for (int32_t left = (chunks.last - chunks.first) * set.steps; left > 0; --left) {
+        const uint32_t bytes = static_cast<uint32_t>(__popc(mask)) * block_copied;
+        if (!stay) device::mbarrier_wait(empty, parity);
+        if (device::elect()) {
+          const device::SharedAddress there = empty + there_from_empty;
+          device::mbarrier_arrive_expect(there, bytes);
+          if (!in_place) {
+            device::bulk_load(to, from, bytes, there);
+          } else {
+            device::SharedAddress block_to = to;
+#pragma unroll
+            for (int32_t block = 0; block < most_rows; ++block) {
+              if ((mask >> block & 1) == 0) continue;
+#pragma unroll
+              for (int32_t box = 0; box < 64 / channels; ++box) {
+                const int32_t place[tensor_map_rank] = {first_channel + block * next_block + box * channels,
+                                                        tap.of[block].column, tap.of[block].row, channel, at.group};
+                device::box_load(block_to + static_cast<uint32_t>(box * channels * row_bytes), p.w_map, place, there);
+              }
+              block_to += fragment_bytes;
+            }
+          }
+        }
+        from += bytes;
+        empty += 8, to += stage_bytes;
+        if (empty == empty_end) empty = empty_first, to = weights, parity ^= 1;
+        if (step == last_step) channel += channels_of_chunk(mode);
+        step = next_step, next_step = step == last_step ? 0 : step + 1;
+        mask = next_mask, next_mask = steps[next_step].mask;
+        tap = next_tap, next_tap = taps[next_step];
+      }
     }
-    device::bulk_load(to, from, bytes, there);
-    from += bytes;
-  });
+    if (stay) break;
+  }
   // What comes after this kernel waits for it alone: a kernel before it that nobody has waited for must not outlive it.
   if (in_place) device::wait_for_previous_kernel();
 }
@@ -581,7 +603,7 @@ CONVT_DEVICE bool rounds_boxes(const Params& p) {
   return rounds<mode> && !p.channels_last;
 }
 
-// One thread's part where the copy engine brings the patches.
+// A warp's part where the copy engine brings the patches.
 template <Mode mode>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
   const bool wide = rounds_boxes<mode>(p);
@@ -601,14 +623,18 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
           row = at.row + row_of(shift), column = at.column + column_of(shift);
         }
         device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
-        edges[ring.stage] = outside ? 1 : 0;
-        const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
-        device::mbarrier_arrive_expect(there, bytes);
-        const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
-        for (int32_t part = 0; part < parts; ++part) {
-          const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
-                                                  part * p.groups + at.group};
-          device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+        if (device::elect()) {
+          edges[ring.stage] = outside ? 1 : 0;
+          const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
+          device::mbarrier_arrive_expect(there, bytes);
+          const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+#pragma unroll
+          for (int32_t part = 0; part < parts_of(mode); ++part) {
+            if (part == parts) break;
+            const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
+                                                    part * p.groups + at.group};
+            device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+          }
         }
         ring.advance(p.stages);
       }
@@ -648,7 +674,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
   if (p.copy_boxes) {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
     if (warp == 0) {
-      if (threadIdx.x % 32 == 0) copy_boxes<mode>(p, shared, barriers);
+      copy_boxes<mode>(p, shared, barriers);
     } else if (rounds_boxes<mode>(p)) {
       round_boxes<mode>(p, barriers);
     } else if (transposes_weights<mode>(p)) {
