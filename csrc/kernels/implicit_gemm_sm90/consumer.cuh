@@ -74,8 +74,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       turn ^= 1;
       if (!mine) {
         const int32_t count = chunks.last - chunks.first;
-        if (unit_ends) patch.skip(p.gather ? count * steps : count, p.stages);
-        ring.skip(count * steps, p.weight_stages);
+        if (unit_ends) patch.skip(p.gather ? count * steps : count, p.by_stages);
+        ring.skip(count * steps, p.by_weight_stages);
         continue;
       }
     }
@@ -295,9 +295,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     } else if (p.splits > 1) {
       // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
       constexpr int32_t elements = 64 * config.rows() * config.columns(), tile_threads = config.tile_threads();
-      const int32_t barrier = 2 + (alternate ? group : 0);
+      const int32_t barrier = 2 + (alternate ? group : 0), number = opaque(static_cast<int32_t>(threadIdx.x));
       float* const partials =
-          p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements + thread % tile_threads;
+          p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements + number % tile_threads;
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
 #pragma unroll
@@ -311,7 +311,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       __threadfence();
       device::named_barrier(barrier, tile_threads);
-      if (thread % tile_threads == 0) {
+      if (number % tile_threads == 0) {
         device::wait_for_previous_kernel();  // which clears the counters
         *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
       }
@@ -365,7 +365,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
       const int32_t block = w.group_m * blocks + m;
-      const WarpChannels channels(p, at, w, block % p.channel_blocks);
+      const WarpChannels channels(p, at, w, p.channel_blocks > 1 ? block : 0);
       const auto bias_of = [&](int32_t channel) {
         float b = 0;
         if (p.bias != nullptr && channel < channels.count) {
@@ -409,12 +409,12 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         for (int k = 0; k < pieces * Layout::slabs; ++k) {
           if (s == k) Layout::stage(sums, k, buffer, group_thread / 32, group_thread % 32);
         }
-        const int first = s % Layout::slabs * Layout::positions;
-        const Slab now(p, at, w.group_n * pieces + s / Layout::slabs, first,
-                       smaller<int32_t>(Layout::positions, width - first), false);
-        if (first == 0 && !p.gather) writer.locate(p, at, now, writer.first_position());
+        const int32_t piece = w.group_n * pieces + s / Layout::slabs, first = s % Layout::slabs * Layout::positions;
+        if (first == 0 && !p.gather) {
+          writer.locate(p, at, Slab(p, at, piece, 0, Layout::positions, false), writer.first_position());
+        }
         device::named_barrier(barrier, Layout::threads);
-        writer.write_at_width(p, at, now, buffer);
+        writer.write_at_width(p, at, piece, first, buffer);
       }
       if (at_edge) {
         // What is looked at again has been written by all warps.
@@ -428,17 +428,16 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     constexpr bool may_merge = merges_pieces(config, sizeof(Scalar));
     const bool merged = may_merge && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
     constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
+    RowWriter<Scalar> writer{};
 #pragma unroll 1
     for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
-      // Nothing that writing a slab computes is kept for the next one: registers are full of sums.
+      // Nothing else that writing a slab computes is kept for the next one: registers are full of sums.
       const int32_t now_thread = opaque(static_cast<int32_t>(threadIdx.x));
       const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
       float* const staged = staged_by(now_thread);
       Place now_at = at;
       now_at.set = opaque(at.set), now_at.channel_tile = opaque(at.channel_tile);
-      const int first = merged ? s * slab : s % slabs * slab;
-      const Slab now(p, at, w.group_n * pieces + (merged ? 0 : s / slabs), first,
-                     smaller(slab, (merged ? 2 * width : width) - first), merged);
+      const int piece = w.group_n * pieces + (merged ? 0 : s / slabs), first = merged ? s * slab : s % slabs * slab;
       // Stages slab s: its number chooses the registers. In the order of y, of one or two phases; or sums as they are.
       const auto stage = [&](auto side_by_side, auto phases) {
         constexpr bool two = decltype(side_by_side)::value;
@@ -485,9 +484,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         }
         __syncwarp();
         if constexpr (in_order > 0) {
-          RowsInOrder<mode, Row, in_order>::write_at_width(p, now_at, now_w, now,
+          RowsInOrder<mode, Row, in_order>::write_at_width(p, now_at, now_w, piece, first, merged, writer,
                                                            reinterpret_cast<const unsigned char*>(staged));
         } else {
+          const Slab now(p, at, piece, first, smaller(slab, (merged ? 2 * width : width) - first), merged);
           write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
         }
       };

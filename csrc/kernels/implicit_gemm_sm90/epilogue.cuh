@@ -119,12 +119,22 @@ CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const Wa
   write_slab<mode, Row, Width>(p, at, w, slab, staged);
 }
 
+// Where a lane's vectors of the next slab of a piece go, of every so-manieth of a warp's channels. Computed once a
+// piece.
+template <class Scalar>
+struct RowWriter {
+  Scalar* to;  // of the first of its channels
+  int32_t row, column;
+  bool inside;  // of the batch; or of y, if positions are gathered
+};
+
 // Rows innermost, where a warpgroup's blocks are all phases of the columns that a set has, or there is one: a warp's
 // sums, converted and in the order of y, as [block of channels][16 channels][outputs]. Writing them is copying.
 template <Mode mode, int Row, int Phases>
 struct RowsInOrder {
   using Scalar = typename Traits<mode>::Scalar;
   static constexpr Config config = configs[Row];
+  using Writer = RowWriter<Scalar>;
   static_assert(Phases == 1 || Phases == config.m_blocks);
   static constexpr int32_t blocks = config.m_blocks / Phases;   // of channels
   static constexpr int32_t outputs = slab_of(config) * Phases;  // of a channel
@@ -185,15 +195,19 @@ struct RowsInOrder {
     }
   }
 
+  template <int Width>
+  static constexpr int32_t channels_together = outputs / Width < 32 ? 32 / (outputs / Width) : 1;  // by a warp
+  template <int Width, int Bytes = Width * static_cast<int>(sizeof(Scalar))>
+  using VectorOf =
+      std::conditional_t<Bytes == 16, uint4,
+                         std::conditional_t<Bytes == 8, uint2, std::conditional_t<Bytes == 4, uint32_t, uint16_t>>>;
+
   // A slab that is staged, to y.
   template <int Width>
-  CONVT_DEVICE static void write(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
-                                 const unsigned char* from) {
-    constexpr int width_bytes = Width * static_cast<int>(sizeof(Scalar));
-    using Vector = std::conditional_t<
-        width_bytes == 16, uint4,
-        std::conditional_t<width_bytes == 8, uint2, std::conditional_t<width_bytes == 4, uint32_t, uint16_t>>>;
-    constexpr int32_t vectors = outputs / Width, together = vectors < 32 ? 32 / vectors : 1;  // channels at once
+  CONVT_DEVICE static void write_slab(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
+                                      const unsigned char* from) {
+    using Vector = VectorOf<Width>;
+    constexpr int32_t vectors = outputs / Width, together = channels_together<Width>;
     const DeviceSet& set = p.sets[at.set];
     const int32_t sub = together > 1 ? w.lane / vectors : 0;
     from += sub * pitch;
@@ -223,16 +237,77 @@ struct RowsInOrder {
     }
   }
 
-  CONVT_DEVICE static void write_at_width(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
-                                          const unsigned char* from) {
+  // The same of the slabs of a piece, one after the other. What the first one computes stays for the others.
+  template <int Width>
+  CONVT_DEVICE static void write_next(const Params& p, const Place& at, const WarpPlace& w, int32_t piece,
+                                      int32_t first, Writer& writer, const unsigned char* from) {
+    using Vector = VectorOf<Width>;
+    constexpr int32_t vectors = outputs / Width, together = channels_together<Width>, slab = slab_of(config);
+    const int32_t i = w.lane % vectors, sub = w.lane / vectors;
+    if (first == 0) {
+      int32_t image;
+      Slab(p, at, piece, 0, slab, false)
+          .output(p, p.sets[at.set], i * Width / Phases, image, writer.row, writer.column);
+      writer.column += i * Width % Phases, writer.inside = image < p.batch;
+      const WarpChannels channels(p, at, w, w.group_m * blocks);
+      writer.to = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
+                  static_cast<int64_t>(writer.row) * p.y_row_stride +
+                  static_cast<int64_t>(writer.column) * p.y_column_stride +
+                  (static_cast<int64_t>(at.group) * p.out_channels + channels.first + sub) * p.y_channel_stride;
+    }
+    if ((config.width % slab == 0 || first + i * Width / Phases < config.width) && writer.inside &&
+        writer.row < p.h.out && writer.column < p.v.out) {
+      const int64_t next = together * p.y_channel_stride;
+#pragma unroll 1
+      for (int32_t m = 0; m < blocks; ++m) {
+        const int32_t block = w.group_m * blocks + m;
+        if (block >= p.channel_blocks) break;
+        const WarpChannels channels(p, at, w, block);
+        Scalar* to = writer.to + m * 64 * p.y_channel_stride;
+        const unsigned char* vector =
+            from + sub * pitch + m * staged_block_bytes + i * static_cast<int>(sizeof(Vector));
+        if (channels.count == 16) {
+#pragma unroll 4
+          for (int32_t k = 0; k < 16 / together; ++k, to += next) {
+            *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(vector + k * together * pitch);
+          }
+          continue;
+        }
+#pragma unroll 1
+        for (int32_t channel = sub; channel < channels.count; channel += together, to += next) {
+          *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(vector);
+          vector += together * pitch;
+        }
+      }
+    }
+    const bool squares = p.piece_rows > 1;
+    const int32_t rows = squares ? slab / 8 * p.h.stride : 0, columns = squares ? 0 : slab * p.v.stride;
+    writer.row += rows, writer.column += columns;
+    writer.to += static_cast<int64_t>(rows) * p.y_row_stride + static_cast<int64_t>(columns) * p.y_column_stride;
+  }
+
+  template <int Width>
+  CONVT_DEVICE static void write(const Params& p, const Place& at, const WarpPlace& w, int32_t piece, int32_t first,
+                                 bool merged, Writer& writer, const unsigned char* from) {
+    // Beside the sums of two pieces or blocks there are no registers for what stays.
+    if constexpr ((config.pieces * config.m_blocks == 1 || config.accumulators() < 128) && outputs / Width <= 32) {
+      if (!p.gather) return write_next<Width>(p, at, w, piece, first, writer, from);
+    }
+    constexpr int32_t slab = slab_of(config);
+    write_slab<Width>(p, at, w,
+                      Slab(p, at, piece, first, smaller(slab, (merged ? 2 : 1) * config.width - first), merged), from);
+  }
+
+  CONVT_DEVICE static void write_at_width(const Params& p, const Place& at, const WarpPlace& w, int32_t piece,
+                                          int32_t first, bool merged, Writer& writer, const unsigned char* from) {
     if (sizeof(Scalar) == 2 && p.store_width == 8) {
-      write<sizeof(Scalar) == 2 ? 8 : 4>(p, at, w, slab, from);
+      write<sizeof(Scalar) == 2 ? 8 : 4>(p, at, w, piece, first, merged, writer, from);
     } else if (p.store_width == 4) {
-      write<4>(p, at, w, slab, from);
+      write<4>(p, at, w, piece, first, merged, writer, from);
     } else if (p.store_width == 2) {
-      write<2>(p, at, w, slab, from);
+      write<2>(p, at, w, piece, first, merged, writer, from);
     } else {
-      write<1>(p, at, w, slab, from);
+      write<1>(p, at, w, piece, first, merged, writer, from);
     }
   }
 };
@@ -305,11 +380,16 @@ struct ChannelsLast {
     // Of each block of rows: from the address of its position, and beyond which column there are no outputs of its
     // phase.
     int64_t block_offset[config.m_blocks];
-    int32_t columns[config.m_blocks], left[config.m_blocks];
+    int32_t columns[config.m_blocks];
+    int32_t left_of_first;  // channels from its first one, of the first block
     // Of the position that is next.
     Scalar* to;
     int32_t row, column;
     bool inside;
+    // Whether all of a piece's positions are outputs, and all of their channels. (Beside two pieces there is no
+    // register for it.)
+    static constexpr bool knows_whole = config.pieces == 1 && config.width % positions == 0;
+    bool whole = false;
 
     CONVT_DEVICE Writer(const Params& p, const Place& at_tile, int32_t m_group, int32_t group_thread)
         : group_m(m_group), thread(group_thread) {
@@ -321,11 +401,15 @@ struct ChannelsLast {
         const int32_t rank = p.channel_blocks > 1 ? 0 : block, channel_block = p.channel_blocks > 1 ? block : 0;
         const bool there = rank < set.columns && channel_block < p.channel_blocks;
         const int32_t phase = there ? column_phase_of(p, set, rank) - set.column_phase : 0;
-        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + unit() * vector;
-        left[m] = there ? p.out_channels - channel : 0;
-        columns[m] = left[m] > 0 ? p.v.out - phase : 0;
-        block_offset[m] = channel + static_cast<int64_t>(phase) * p.y_column_stride;
+        const int32_t its = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + unit() * vector;
+        if (m == 0) left_of_first = p.out_channels - its;
+        columns[m] = there && its < p.out_channels ? p.v.out - phase : 0;
+        block_offset[m] = its + static_cast<int64_t>(phase) * p.y_column_stride;
       }
+    }
+
+    CONVT_DEVICE int32_t left(const Params& p, int m) const {
+      return left_of_first - (p.channel_blocks > 1 ? 64 * m : 0);
     }
 
     // Its units of channels, and its first position of a piece.
@@ -335,28 +419,52 @@ struct ChannelsLast {
     CONVT_DEVICE void locate(const Params& p, const Place& at_tile, const Slab& slab, int32_t position) {
       int32_t image;
       inside = slab.output(p, p.sets[at_tile.set], position, image, row, column);
-      // Rows and columns are looked at when they are written, as they advance.
-      if (!p.gather) inside = image < p.batch;
       to = static_cast<Scalar*>(p.y) + static_cast<int64_t>(at_tile.group) * p.out_channels + image * p.y_batch_stride +
            static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
+      if (p.gather) return;
+      // Rows and columns are looked at when they are written, as they advance: rows of 8, or one row.
+      inside = image < p.batch;
+      int32_t next_row, next_column;
+      advances(p, next_row, next_column);
+      constexpr int32_t further = config.width / together - 1;
+      whole = knows_whole && inside && row + further * next_row < p.h.out;
+#pragma unroll
+      for (int m = 0; m < config.m_blocks; ++m) {
+        whole = whole && column + further * next_column < columns[m] && left(p, m) >= vector;
+      }
     }
 
-    // A slab that is staged, to y.
+    // From a position to the next one.
+    CONVT_DEVICE static int64_t advances(const Params& p, int32_t& rows, int32_t& columns) {
+      const bool squares = p.piece_rows > 1;
+      rows = squares ? together / 8 * p.h.stride : 0, columns = squares ? 0 : together * p.v.stride;
+      return static_cast<int64_t>(rows) * p.y_row_stride + static_cast<int64_t>(columns) * p.y_column_stride;
+    }
+
+    // A slab that is staged, its first position of a piece being `first_of_slab`, to y.
     template <int Width>
-    CONVT_DEVICE void write(const Params& p, const Place& at_tile, const Slab& slab, device::SharedAddress from) {
-      // From a position to the next one of this thread: rows of 8, or one row.
-      const bool squares = slab.log_columns == 3;
-      const int32_t next_row = squares ? together / 8 * p.h.stride : 0;
-      const int32_t next_column = squares ? 0 : together * p.v.stride;
-      const int64_t next =
-          static_cast<int64_t>(next_row) * p.y_row_stride + static_cast<int64_t>(next_column) * p.y_column_stride;
+    CONVT_DEVICE void write(const Params& p, const Place& at_tile, int32_t piece, int32_t first_of_slab,
+                            device::SharedAddress from) {
       const int32_t first = first_position();
       from += at(first, unit());
+      int32_t next_row, next_column;
+      const int64_t next = advances(p, next_row, next_column);
+      if (Width == vector && knows_whole && whole) {
+#pragma unroll
+        for (int i = 0; i < positions / together; ++i, to += next) {
+#pragma unroll
+          for (int m = 0; m < config.m_blocks; ++m) {
+            *reinterpret_cast<uint4*>(to + block_offset[m]) = device::load_shared_16(
+                from + static_cast<uint32_t>(m * staged_block_bytes + i * together * position_bytes));
+          }
+        }
+        return;
+      }
 #pragma unroll
       for (int i = 0; i < positions / together; ++i) {
         const int32_t position = first + i * together;
-        if (config.width % positions != 0 && position >= slab.count) break;
-        if (p.gather) locate(p, at_tile, slab, position);
+        if (config.width % positions != 0 && first_of_slab + position >= config.width) break;
+        if (p.gather) locate(p, at_tile, Slab(p, at_tile, piece, first_of_slab, positions, false), position);
 #pragma unroll
         for (int m = 0; m < config.m_blocks; ++m) {
           const uint4 words = device::load_shared_16(
@@ -365,7 +473,7 @@ struct ChannelsLast {
           if (inside && row < p.h.out && column < columns[m]) {
 #pragma unroll
             for (int e = 0; e < vector; e += Width) {
-              if (Width == vector || e < left[m]) store_bits<Width>(to + block_offset[m] + e, v, e);
+              if (Width == vector || e < left(p, m)) store_bits<Width>(to + block_offset[m] + e, v, e);
             }
           }
         }
@@ -421,14 +529,17 @@ struct ChannelsLast {
       }
     }
 
-    CONVT_DEVICE void write_at_width(const Params& p, const Place& at_tile, const Slab& slab,
+    CONVT_DEVICE void write_at_width(const Params& p, const Place& at_tile, int32_t piece, int32_t first_of_slab,
                                      device::SharedAddress from) {
       const DeviceSet& set = p.sets[at_tile.set];
       const bool tapless = set.columns < smaller(p.column_phases, p.v.stride - set.column_phase);
       const auto write_both = [&](auto width) {
         constexpr int elements = decltype(width)::value;
-        if (tapless) write_tapless<elements>(p, at_tile, slab);
-        write<elements>(p, at_tile, slab, from);
+        if (tapless) {
+          const int32_t count = smaller<int32_t>(positions, config.width - first_of_slab);
+          write_tapless<elements>(p, at_tile, Slab(p, at_tile, piece, first_of_slab, count, false));
+        }
+        write<elements>(p, at_tile, piece, first_of_slab, from);
       };
       if (p.store_width == vector) {
         write_both(std::integral_constant<int, vector>{});

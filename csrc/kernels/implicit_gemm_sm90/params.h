@@ -32,7 +32,7 @@ struct Params : CommonParams {
   bool gather;                        // the inputs of each step for themselves
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
   int32_t reach_rows, reach_columns;  // from the lowest to the highest shift of a step
-  Divisor by_pieces_columns, by_pieces_rows;
+  Divisor by_pieces_columns, by_pieces_rows, by_stages, by_weight_stages;
   StepTaps taps[most_taps];  // of steps
 };
 
@@ -131,6 +131,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.groups = narrow(p.groups);
   q.regions = patch.pixels / region_pixels;
   q.stages = shared.patch_stages, q.weight_stages = shared.weight_stages;
+  q.by_stages = Divisor(q.stages), q.by_weight_stages = Divisor(q.weight_stages);
   q.weight_stage_bytes = narrow(shared.weight_stage_bytes);
   q.weights_stay = shared.weights_stay;
   q.channels_last = tile.channels_last;

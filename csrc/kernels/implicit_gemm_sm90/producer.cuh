@@ -38,9 +38,10 @@ struct Ring {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
 
-  CONVT_DEVICE void skip(int32_t count, int32_t stages) {
-    const uint32_t next = static_cast<uint32_t>(stage + count), turns = next / static_cast<uint32_t>(stages);
-    stage = static_cast<int32_t>(next - turns * static_cast<uint32_t>(stages)), parity ^= turns & 1;
+  CONVT_DEVICE void skip(int32_t count, const Divisor& stages) {
+    auto next = static_cast<uint32_t>(stage + count);
+    const uint32_t turns = stages.divide(next);
+    stage = static_cast<int32_t>(next), parity ^= turns & 1;
   }
 
   // By `count` stages, at most all.
