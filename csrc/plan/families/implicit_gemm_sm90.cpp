@@ -101,10 +101,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // What a part of a row adds to its bytes; more if rows begin anywhere, so that it shares its ends with others.
   // Measured.
   const bool rows_aligned = y_innermost || p.y_strides[2] * element_size(p.dtype) % 32 == 0;
-  const double row_ends = rows_aligned ? 32 : 160;
+  const double row_ends = rows_aligned ? 12 : 120;
   // Columns of which a tile does not have all phases are written one by one: each tile touches all lines of memory.
   const bool one_by_one = !y_innermost && tile.column_phases < p.stride_w;
-  const double scattered = (1 + row_ends / row_part) * (one_by_one ? 2.0 * static_cast<double>(p.stride_w) : 1);
+  const double scattered =
+      (1 + row_ends / row_part) * (one_by_one ? 1.5 * std::pow(static_cast<double>(p.stride_w), 0.7) : 1);
   // Threads that fill or round take turns with those that write, whose tiles they delay, most where these take tiles in
   // turn; measured.
   const bool rounds = element == 4 && !tile.channels_last;
@@ -157,8 +158,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
         multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
       }
       // A step waits for its weights, and a chunk for its patch.
-      const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
-      const double overhead = (chunks * 40 * steps + patches * 120) * clock;
+      // What a step takes beside its products, and a chunk: from a sweep of all layers.
+      const double overhead = (chunks * 450 * steps + patches * 200) * clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double read =
           (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts +
