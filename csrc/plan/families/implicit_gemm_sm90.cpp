@@ -158,7 +158,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
         multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
       }
       // A step waits for its weights, and a chunk for its patch.
-      // What a step takes beside its products, and a chunk: from a sweep of all layers.
+      // What a step takes beside its products, and a patch: from a sweep of all layers.
+      const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
       const double overhead = (chunks * 450 * steps + patches * 200) * clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double read =
