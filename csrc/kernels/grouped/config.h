@@ -231,23 +231,24 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
   return count;
 }
 
-// A model of the time of a tiling on an H200: it only ranks them. Cycles of an SM are issued instructions, counted from
-// the machine code, at a rate that grows with the blocks there are. `columns` as shared_columns() counts them, for one
-// phase and for most_residues in a batch.
+// A model of the time of a tiling on an H200, which ranks them: instructions counted from the machine code, and rates
+// fitted to a sweep of cuts. `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
-  // Instructions an SM and cycle with one block and with two, and cycles of a step besides: measured.
-  constexpr double rates[] = {1.2, 2.1}, latency = 500;
+  // Instructions that an SM issues in a cycle, and cycles of a warp for each of its own.
+  constexpr double rate = 4, cycles = 3;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
-  const double rate = rates[resident == 1 ? 0 : 1];
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
   const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
+  const double waves = std::ceil(blocks / (multiprocessors * resident));
+  // Blocks that an SM has at a time.
+  const double present = std::min(std::ceil(blocks / multiprocessors), resident);
 
-  // Of a warp, for all phases of its columns in a row of outputs that taps reach.
+  // Of a unit, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
-  const double entry = 14 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double entry = 28 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
   const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
   const double kernel_row =
       16 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
@@ -255,32 +256,35 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
   const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h) / busy;
-  // Of 32 outputs: to the staging buffer and from there, or from registers.
+  // Of 32 outputs: to the staging buffer, where an odd stride's meet in banks, and from there, or from registers.
   const int64_t vector = 16 / static_cast<int64_t>(bytes);
   int64_t width = 1;
   while (width < vector && p.out_w % (2 * width) == 0) width *= 2;
   const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
   const double copies = 1 + 4 / static_cast<double>(width);
-  const double store = t.staged ? copies + (p.stride_w % 2 == 0 ? 1 : 1.6) : t.y_pixels || bytes == 2 ? 3 : 1.5;
+  const double store = t.staged ? copies + (p.stride_w % 2 == 0 ? 0.2 : 9) : t.y_pixels || bytes == 2 ? 3 : 1.5;
   const double work =
-      120 + t.batches * (30 + 4.0 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+      120 + t.batches * (280 + 2.6 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
   const double bare = t.y_pixels ? 50 + outputs * copies : work - kernel_rows * kernel_row;
+  const double unit = busy * work + (1 - busy) * bare;
 
-  // Of a warp and step.
+  // Of a warp and a block's chunk. Each warp carries what is left of the lines of planes.
   const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
+  const double planes = t.staged ? 2.8 * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns * (strict(p) ? 2 : 1);
   const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
-  const double loads = vectors * (strict(p) ? 80 : 45) + std::min(steps, input_rows) * 60;
+  const double loads = vectors * (strict(p) ? 130 : 190) + std::min(steps, input_rows) * 60;
   // What threads do not hold of a step's input while they compute is waited for.
   const double step_vectors =
       vectors * std::max(1.0, static_cast<double>(chunk_rows) / input_rows / p.stride_h) / steps;
-  const double waits = std::ceil(std::max(0.0, step_vectors / (strict(p) ? 2 : early_loads(false)) - 1.05)) * 1600;
-  const double issued = warps * (steps * (150 + rounds * (busy * work + (1 - busy) * bare)) + loads);
-  const double begin = 5000 / resident + static_cast<double>(t.weight_bytes) / 4 * 0.8;
-  const double waves = std::ceil(blocks / (multiprocessors * resident));
-  const double compute = waves * resident * (begin + issued / rate + steps * (latency + waits) / resident) / clock;
+  const double waits = std::ceil(std::max(0.0, step_vectors / 2 - 1.05)) * 520;
+  // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units.
+  const double issued = steps * (warps * (150 + planes) + t.units * unit) + warps * loads;
+  const double alone = steps * (50 + waits + cycles * (150 + planes + rounds * unit)) + cycles * loads;
+  const double begin = 3500 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
+  const double compute = waves * (begin + std::hypot(present * issued / rate, alone)) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
@@ -294,8 +298,18 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const bool cut_lines = t.y_pixels && t.strips > 1;
   // Stores of 16 bytes of a pixel.
   const bool narrow = !t.y_pixels && 8 * c.tiles * bytes < 32;
-  const double memory = (x + y * (narrow ? 2.5 : shared_lines ? 1.5 : cut_lines ? 1.2 : 1)) / 4.2e12;
-  return std::max(memory, compute) + 0.25 * std::min(memory, compute);
+  // What the blocks of a time have begun to write, of which L2 joins what it still holds, and in how many places.
+  const double writers = std::min(blocks, multiprocessors * resident);
+  const double begun =
+      writers * t.block_channels * t.rows * static_cast<double>(std::min<int64_t>(t.strip_columns, p.out_w)) * bytes;
+  const double places = t.y_pixels ? writers * t.block_channels : 0;
+  const double slower = (narrow ? 2.4 : 1) * (shared_lines || cut_lines ? 1.2 : 1) *
+                        (1 + begun / (narrow ? 300e6 : 550e6)) * (1 + places / 27e3);
+  // Fewer SMs than these do not copy at the full rate, and two blocks of one write to more places at a time.
+  const double memory =
+      (x + y * slower) / 3.35e12 / std::min(1.0, blocks / (0.8 * multiprocessors)) * (present < 2 ? 0.85 : 1);
+  const double more = std::max(memory, compute), less = std::min(memory, compute);
+  return more * (1 + 0.2 * std::pow(less / more, 5)) + 6e-6;
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
@@ -333,7 +347,8 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
         int64_t last_rows = 0;
         for (int64_t of_warp = 1; of_warp <= 16; of_warp *= 2) {
           int64_t rows = std::max<int64_t>(1, of_warp * warps / row_units);
-          if (rows > p.stride_h) rows = round_up(rows, p.stride_h);
+          // Steps that all have the same rows with taps.
+          if (2 * rows > p.stride_h) rows = round_up(rows, p.stride_h);
           rows = std::min(rows, p.out_h);
           if (rows == last_rows) continue;
           last_rows = rows;

@@ -153,15 +153,35 @@ void for_each_tap(const Problem& p, const GemmTile& tile, const Tables& t, const
   }
 }
 
+// How x is read. `quads`: patches begin at a multiple of four pixels. The planner, which has no pointers, passes null.
+inline Fill fill_of(const Problem& p, const void* x, bool quads) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto vector = static_cast<int32_t>(16 / bytes);
+  if (quads && access_width(x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) return Fill::rows;
+  const int32_t width = access_width(x, bytes, p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector);
+  return width == vector ? Fill::channels : Fill::elements;
+}
+
+// Elements that a store writes. `columns`: tiles of a row.
+inline int32_t store_width(const Problem& p, const void* y, const GemmTile& tile, int64_t columns) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto vector = static_cast<int32_t>(16 / bytes);
+  if (channels_innermost(p)) {
+    return access_width(y, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), vector);
+  }
+  int32_t widest = tile.column_phases == p.stride_w ? vector : 1;
+  // A tile that is not the last of its row ends with a whole vector.
+  while (columns > 1 && tile.columns * p.stride_w % widest != 0) widest /= 2;
+  return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, widest);
+}
+
 // `quads`: patches begin at a multiple of four pixels, and are read so. `pixel_bytes`: of a pixel in the patch, from a
 // step's offset in pixels.
 inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
                         const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, bool quads,
                         int32_t pixel_bytes, CommonParams& q, PackParams& k) {
-  const int64_t bytes = element_size(p.dtype);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   unsigned char* const memory = static_cast<unsigned char*>(o.workspace);
-  const auto vector = narrow(16 / bytes);
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
   q.counters = reinterpret_cast<uint32_t*>(memory);
   q.partials = reinterpret_cast<float*>(memory + workspace.partials);
@@ -187,21 +207,8 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.splits = tile.splits;
   q.channels_innermost = channels_innermost(p);
 
-  q.fill = Fill::elements;
-  if (quads && access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) {
-    q.fill = Fill::rows;
-  } else if (access_width(o.x, bytes, p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector) == vector) {
-    q.fill = Fill::channels;
-  }
-  if (q.channels_innermost) {
-    q.store_width = access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), vector);
-  } else {
-    const bool whole = tile.column_phases == p.stride_w;
-    // A tile that is not the last of its row ends with a whole vector.
-    int32_t widest = whole ? vector : 1;
-    while (n.columns > 1 && tile.columns * p.stride_w % widest != 0) widest /= 2;
-    q.store_width = access_width(o.result, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, widest);
-  }
+  q.fill = fill_of(p, o.x, quads);
+  q.store_width = store_width(p, o.result, tile, n.columns);
 
   q.by_channels = Divisor(n.channels), q.by_sets = Divisor(t.sets), q.by_splits = Divisor(tile.splits);
   q.by_columns = Divisor(n.columns), q.by_rows = Divisor(n.rows), q.by_images = Divisor(n.images);

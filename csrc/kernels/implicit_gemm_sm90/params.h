@@ -71,22 +71,6 @@ struct Launch {
 // Whether weights are packed, or counters cleared.
 inline bool packs(const Launch& launch) { return launch.pack.groups > 0 || launch.pack.counter_count > 0; }
 
-// x as [group][image][row][column][channel], or all groups of each part if it is in the workspace, in boxes of a part
-// of a patch. Strides in elements.
-inline TensorMapLayout make_x_map(const Problem& p, const void* x, const std::array<int64_t, 4>& strides,
-                                  const GemmTile& tile, const Patch& patch) {
-  const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
-  const int64_t groups = p.groups * (tile.channels_last ? parts_of(mode_of(p)) : 1);
-  // A dimension of one element has any stride.
-  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
-  return {
-      x,
-      static_cast<int32_t>(bytes),
-      {channels, p.in_w, p.in_h, p.batch, groups},
-      {stride(p.in_w, strides[0]), stride(p.in_h, strides[1]), stride(p.batch, strides[2]), stride(groups, strides[3])},
-      {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
-}
-
 inline void make_channels_last(const Problem& p, const Operands& o, void* to, ChannelsLastParams& q, uint32_t& grid) {
   const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
   const int64_t pixels = p.in_h * p.in_w, pixel_tiles = ceil_div<int64_t>(pixels, channels_last_pixels);
@@ -135,17 +119,14 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weight_stage_bytes = narrow(shared.weight_stage_bytes);
   q.weights_stay = shared.weights_stay;
   q.channels_last = tile.channels_last;
+  const void* x = o.x;
   if (tile.channels_last) {
     void* const to = static_cast<unsigned char*>(o.workspace) + channels_last_at;
     make_channels_last(p, o, to, launch.channels_last, launch.channels_last_grid);
-    const int64_t pixel = padded_channels(p), row = p.in_w * pixel, image = p.in_h * row;
-    launch.x_map = make_x_map(p, to, {pixel, row, image, p.batch * image}, tile, patch);
-    q.copy_boxes = true;
-  } else {
-    launch.x_map =
-        make_x_map(p, o.x, {p.x_strides[3], p.x_strides[2], p.x_strides[0], p.in_channels_per_group()}, tile, patch);
-    q.copy_boxes = (p.x_strides[1] == 1 || p.in_channels == 1) && launch.x_map.valid();
+    x = to;
   }
+  launch.x_map = make_x_map(p, x, tile, patch);
+  q.copy_boxes = copies_boxes(p, x, tile, patch);
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),

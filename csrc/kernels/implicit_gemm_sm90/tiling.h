@@ -71,11 +71,6 @@ inline Patch make_patch(const Config& config, const Problem& p, const Tables& t,
   return patch;
 }
 
-// Whether the copy engine may bring the patch, as far as its size tells.
-inline bool fits_box(const Patch& patch, const GemmTile& tile) {
-  return std::max({patch.rows, patch.columns, tile.images}) <= tensor_map_most_box;
-}
-
 inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile) {
   return make_counts(p, t, tile, 64, channels_of_chunk(mode_of(p)));
 }
@@ -150,6 +145,29 @@ inline int64_t padded_channels(const Problem& p) {
 inline int64_t channels_last_elements(const Problem& p) {  // of a part
   const int64_t pixels = checked_mul(checked_mul(p.in_h, p.in_w), checked_mul(p.batch, p.groups));
   return checked_mul(pixels, padded_channels(p));
+}
+
+// x as [group][image][row][column][channel], or all groups of each part if it is in the workspace, in boxes of a part
+// of a patch.
+inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTile& tile, const Patch& patch) {
+  const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
+  int64_t groups = p.groups, column = p.x_strides[3], row = p.x_strides[2], image = p.x_strides[0], group = channels;
+  if (tile.channels_last) {
+    groups *= parts_of(mode_of(p));
+    column = padded_channels(p), row = p.in_w * column, image = p.in_h * row, group = p.batch * image;
+  }
+  // A dimension of one element has any stride.
+  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
+  return {x,
+          static_cast<int32_t>(bytes),
+          {channels, p.in_w, p.in_h, p.batch, groups},
+          {stride(p.in_w, column), stride(p.in_h, row), stride(p.batch, image), stride(groups, group)},
+          {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
+}
+
+// Whether the copy engine may bring the patch.
+inline bool copies_boxes(const Problem& p, const void* x, const GemmTile& tile, const Patch& patch) {
+  return (tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && make_x_map(p, x, tile, patch).valid();
 }
 
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,

@@ -9,6 +9,8 @@ namespace convt {
 namespace {
 
 constexpr int64_t threads_per_multiprocessor = 2048;
+// A result's index arithmetic takes as long as so many multiply-adds: from a sweep.
+constexpr double macs_of_index = 25;
 
 // The widest value that the index arithmetic of a kernel can meet: offsets into every operand, coordinates, and the
 // products inside `transposed_taps`. Throws OverflowError if 64 bits do not hold it.
@@ -72,7 +74,9 @@ void direct_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
       idle = static_cast<double>(ceil_div<int64_t>(reduced, config.threads_per_result) * config.threads_per_result) /
              static_cast<double>(reduced);
     }
-    c.estimated_seconds = launch_seconds + std::max(2.0 * static_cast<double>(p.useful_macs()) * idle / (rate * filled),
+    const double work =
+        static_cast<double>(p.useful_macs()) * idle + macs_of_index * static_cast<double>(p.result_elements());
+    c.estimated_seconds = launch_seconds + std::max(2 * work / (rate * filled),
                                                     static_cast<double>(p.compulsory_bytes()) / device.bandwidth);
     out.push_back(c);
   }

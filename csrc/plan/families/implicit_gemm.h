@@ -35,8 +35,7 @@ inline std::string implicit_gemm_refusal(const Problem& p) {
   return "";
 }
 
-// What packing the weights takes beside its launch: they are read, and with their channels up to whole blocks written.
-inline constexpr double packing_launch_seconds = 2e-6;
+// What packing the weights takes: they are read, and with their channels up to whole blocks written.
 inline double packing_seconds(const Problem& p, const DeviceInfo& device, int64_t packed_bytes) {
   const double bytes = static_cast<double>(checked_mul(p.w_elements(), element_size(p.dtype)) + packed_bytes);
   return bytes / (0.6 * device.bandwidth);

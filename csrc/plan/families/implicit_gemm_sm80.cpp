@@ -99,18 +99,37 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double loads = family::parts_of(mode) * (512.0 * fragments * config.warps_n +
                                                  256.0 * steps * config.n_blocks * config.warps_n * config.warps_m);
   const double bound = mmas > 0 ? std::max(1.0, loads / 128 / (mmas * 47 / 32)) : 1.0;
-  const double tiles = static_cast<double>(n.blocks) / t.sets;  // of one set
-  double pixels = 0;                                            // of a block and a channel group, in the mean
+  double pixels = 0;  // of a block and a channel group, in the mean
   for (int32_t i = 0; i < t.sets; ++i) {
     pixels += pixels_inside(p.in_h, ceil_div(p.out_h, p.stride_h), tile.rows, patch.rows, t.set[i].lowest_row) *
               pixels_inside(p.in_w, ceil_div(p.out_w, p.stride_w), tile.columns, patch.columns,
                             family::first_column(t.set[i], family::rows_in_quads(p)));
   }
   pixels *= static_cast<double>(images) / t.sets;
-  const double fill = pixels * pixel_cost(p) * mma_seconds(device);
+  const double fill = 1.25 * pixels * pixel_cost(p) * mma_seconds(device);
   const double resident =
       std::max<int64_t>(1, std::min<int64_t>(family::resident_blocks(config, mode),
                                              device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
+  // Rows that are innermost in y share sectors of memory, of 32 bytes, with other tiles: at both ends if they begin
+  // anywhere. Columns of which a tile does not have all phases are written one by one, into sectors that tiles of other
+  // phases write at another time.
+  const double element = static_cast<double>(element_size(p.dtype)), cores = device.multiprocessors;
+  double again = 0;  // writing, in times that of y
+  // Of the memory's rate: by what a lane writes at a time.
+  double store_rate = 1.1;
+  if (implicit_gemm::channels_innermost(p)) {
+    store_rate = std::min(0.95, 0.06 * element * implicit_gemm::store_width(p, nullptr, tile, n.columns));
+  } else {
+    const double row_part = static_cast<double>(tile.columns * p.stride_w) * element;
+    const bool rows_aligned = p.y_strides[2] * element_size(p.dtype) % 32 == 0;
+    again = (rows_aligned ? std::ceil(row_part / 32) * 32 : row_part + 32 - element) / row_part - 1;
+    if (tile.column_phases < p.stride_w) {
+      again += 2 * std::pow(static_cast<double>(p.stride_w) / tile.column_phases - 1, 0.45);
+    }
+  }
+  const double traffic =
+      (static_cast<double>(p.compulsory_bytes()) + again * element * static_cast<double>(p.y_elements())) /
+      (0.6 * device.bandwidth);
   for (int32_t splits = 1; splits <= 16; splits *= 2) {
     if (splits > n.chunks) break;
     if (splits > 1 && static_cast<double>(n.blocks) * splits > 4 * device.multiprocessors * resident) break;
@@ -118,27 +137,26 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const family::Workspace workspace = family::make_workspace(config, p, n, tile);
     const double blocks = static_cast<double>(n.blocks) * splits;
     if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
-    const double unit = mma_seconds(device) * bound;
+    // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
+    const double unit = (mode == Mode::ieee ? 1 : 0.55) * mma_seconds(device) * bound;
     const double groups = std::ceil(static_cast<double>(n.chunks) / splits) * tile.channel_groups;
-    // All blocks of an SM share its tensor cores; alone, a block waits for its loads at every step.
-    const double one = (mmas / t.sets * unit + fill) * groups;
-    const double all =
-        (mmas * unit + fill * t.sets) * tiles * static_cast<double>(n.channel_groups) / device.multiprocessors;
-    const double waves = std::ceil(blocks / device.multiprocessors / resident);
-    const double last = waves * std::min(resident, std::ceil(blocks / device.multiprocessors)) * one;
-    const double latency = waves * (groups * (most_steps * 0.2e-6 + 0.3e-6 / tile.channel_groups) + 2e-6);
-    const double written = splits > 1 ? 2.0 * 4 * 16 * config.rows() * config.columns() * blocks : 0.0;
+    const double multiply = (mmas / t.sets * unit + fill) * groups;
+    // Sums of splits are written in float32, and read by the last of them.
+    const double written = 16.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1 + 0.13 * splits) : element);
+    const double store = written / (store_rate * device.bandwidth / cores) + 0.35e-6;
+    // All blocks of an SM share its tensor cores; each waits for its loads at every step.
+    const double shared_work = std::min(resident, std::ceil(blocks / cores)) * (multiply + store);
+    const double alone = groups * (most_steps * 0.16e-6 + 0.9e-6 / tile.channel_groups) + multiply + store;
+    const double work = std::ceil(blocks / cores / resident) * (std::max(shared_work, alone) + 3e-6);
     const double patches = static_cast<double>(n.blocks) * pixels * static_cast<double>(n.channel_groups) *
-                           family::channels_of_fragment(mode) * static_cast<double>(element_size(p.dtype));
-    const double traffic = (static_cast<double>(p.compulsory_bytes()) + written) / (0.75 * device.bandwidth);
-    // Patches and fragments come from L2, at about twice the rate of memory.
+                           family::channels_of_fragment(mode) * element;
+    // Patches and fragments come from L2.
     const double l2 = (patches + 512.0 * family::parts_of(mode) * fragments / t.sets *
                                      static_cast<double>(n.channel_groups) * static_cast<double>(n.blocks)) /
-                      (2 * device.bandwidth);
+                      device.bandwidth;
     const double packing = packing_seconds(p, device, workspace.bytes - workspace.packed);
-    const double seconds = launch_seconds + packing_launch_seconds + packing +
-                           std::max({all, last, latency, traffic, l2}) +
-                           (splits > 1 ? 2e-6 + written / (2 * device.bandwidth) : 0);
+    const double seconds = launch_seconds + 7e-6 + 1.5 * packing + (splits > 1 ? 3.5e-6 : 0) +
+                           std::pow(std::pow(work, 1.5) + std::pow(traffic, 1.5) + std::pow(l2, 1.5), 2.0 / 3);
     if (seconds < best.seconds) {
       best = {tile, static_cast<int64_t>(blocks), shared.bytes, workspace.bytes, seconds};
     }

@@ -11,6 +11,7 @@ namespace {
 
 namespace family = implicit_gemm_sm90;
 using family::Config;
+using implicit_gemm::Fill;
 using implicit_gemm::Mode;
 
 std::string refusal(const Problem& p, const DeviceInfo& device) {
@@ -78,41 +79,48 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
-  // Boxes cost their reading, and in float32 two warps' rounding, which shares the memory with the products; measured.
-  // Otherwise three warps copy, which waits for each line of memory, and unless channels are innermost bring into
-  // order. Two parts are split and stored twice.
-  const bool innermost = (tile.channels_last || p.x_strides[1] == 1) && family::fits_box(patch, tile);
+  // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
+  // Boxes cost their reading, and in float32 two warps' rounding. Otherwise three warps copy, which waits for each line
+  // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
+  const bool innermost = family::copies_boxes(p, nullptr, tile, patch);
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
-  const double fill_clocks = innermost ? (element == 4 && !tile.channels_last ? (130 + 60 * parts) * regions : 0)
-                             : gathers ? 700 * regions
-                                       : (60 + 20 * parts) * regions + 2.5 * lines;
-  // Where rows are innermost in y, their parts in a tile are written for themselves.
+  const bool elements = implicit_gemm::fill_of(p, nullptr, family::begins_at_quads(p, tile)) == Fill::elements;
+  double fill_clocks = 0;
+  if (innermost) {
+    if (element == 4 && !tile.channels_last) fill_clocks = (130 + 60 * parts) * regions;
+  } else if (gathers) {
+    fill_clocks = 300 * regions * (elements ? 2 : 1);
+  } else if (p.x_strides[1] == 1) {
+    fill_clocks = 220 * regions * (elements ? 3 : 1);
+  } else {
+    fill_clocks = ((120 + 40 * parts) * regions + 5 * lines) * (elements ? 2 : 1);
+  }
   // To bring x into channels_last, it is read and written once more, all its parts.
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
-                       static_cast<double>(p.in_h * p.in_w) / (0.7 * device.bandwidth);
+                       static_cast<double>(p.in_h * p.in_w) / (1.1 * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
+  // Where rows are innermost in y, their parts in a tile are written for themselves. They share sectors of memory, of
+  // 32 bytes, with others: at both ends if rows begin anywhere.
   const bool squares = !gathers && tile.piece_rows > 1;
   const bool merged = squares && tile.columns % 16 == 0 && family::merges_pieces(config, element_size(p.dtype));
   const int32_t columns_together = squares ? (merged ? 16 : 8) : tile.columns;
-  const double row_part = y_innermost ? 128 : static_cast<double>(columns_together * p.stride_w) * element;
-  // What a part of a row adds to its bytes; more if rows begin anywhere, so that it shares its ends with others.
-  // Measured.
-  const bool rows_aligned = y_innermost || p.y_strides[2] * element_size(p.dtype) % 32 == 0;
-  const double row_ends = rows_aligned ? 12 : 120;
-  // Columns of which a tile does not have all phases are written one by one: each tile touches all lines of memory.
-  const bool one_by_one = !y_innermost && tile.column_phases < p.stride_w;
-  const double scattered =
-      (1 + row_ends / row_part) * (one_by_one ? 1.5 * std::pow(static_cast<double>(p.stride_w), 0.7) : 1);
-  // Threads that fill or round take turns with those that write, whose tiles they delay, most where these take tiles in
-  // turn; measured.
-  const bool rounds = element == 4 && !tile.channels_last;
-  const bool elements = !family::begins_at_quads(p, tile);
-  double delay = 1;
-  if (innermost && rounds) delay = config.alternate() ? 1.5 : 1.15;
-  if (!innermost) delay = config.alternate() ? 2.1 : elements ? 2 : 1.6;
+  const double row_part = static_cast<double>(columns_together * p.stride_w) * element;
+  const bool rows_aligned = p.y_strides[2] * element_size(p.dtype) % 32 == 0;
+  const double sectors = (rows_aligned ? std::ceil(row_part / 32) * 32 : row_part + 32 - element) / row_part;
+  // Columns of which a tile does not have all phases are written one by one: tiles of other phases write the same
+  // sectors at another time, and lines of which a tile has a part are worse.
+  const double visits = y_innermost ? 1 : static_cast<double>(p.stride_w) / tile.column_phases;
+  double again = 0;  // writing, in times that of y
+  if (visits > 1) again = 2.8 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part);
+  if (!y_innermost) again += 6 * (sectors - 1) * (sectors - 1) + (visits > 1 ? 0 : 8 / row_part);
+  const double traffic =
+      static_cast<double>(p.compulsory_bytes()) + again * element * static_cast<double>(p.y_elements());
+  // Of the memory's rate.
+  const double bytes_of_lane = element * implicit_gemm::store_width(p, nullptr, tile, n.columns);
+  const double store_rate = y_innermost ? 0.55 : (visits > 1 ? element : bytes_of_lane) > 2 ? 0.92 : 0.48;
   // Gathered inputs stay for other tiles if theirs are the same ones: kernels as large as the stride.
   bool one_shift = true;
   for (int32_t i = 0; i < t.sets; ++i) {
@@ -143,11 +151,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const family::Workspace workspace = family::make_workspace(config, p, n, tile);
       // What comes before: x and the weights are prepared at the same time.
       const bool packs = !tile.weights_in_place;
-      const double launches =
-          launch_seconds + 1e-6 + (packs ? packing_launch_seconds : 0) + (tile.channels_last ? 2e-6 : 0);
       const double packing =
-          packs ? packing_seconds(p, device, n.fragments * family::block_bytes * family::parts_of(mode)) : 0;
-      const double preparation = std::max(packing, tile.channels_last ? twice : 0);
+          packs ? 1e-6 + packing_seconds(p, device, n.fragments * family::block_bytes * family::parts_of(mode)) : 0;
+      const double bringing = tile.channels_last ? 2e-6 + twice : 0;
+      const double preparation = std::max(packing, bringing) + 0.3 * std::min(packing, bringing);
       const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
       const double chunks = static_cast<double>(n.chunks) / splits;
       double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
@@ -156,33 +163,34 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
         // Three products of the parts. A warpgroup's sums leave after each step, while the other one multiplies.
         multiply *= 3;
         multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
+      } else {
+        multiply *= 0.52;
       }
-      // A step waits for its weights, and a chunk for its patch.
-      // What a step takes beside its products, and a patch: from a sweep of all layers.
+      // What a step takes beside its products, and a patch.
       const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
-      const double overhead = (chunks * 450 * steps + patches * 200) * clock;
+      const double overhead = (chunks * steps * (gathers ? 550 : 420) + patches * 200) * clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
-      const double read =
-          (patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts +
-           weights) /
-          (1.5 * device.bandwidth / cores);
-      const double fill = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
+      const double bytes_read =
+          patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
+      const double readers = std::min(blocks / static_cast<double>(reuse), cores);
+      const double read = bytes_read / device.bandwidth * std::max(cores / 2.2, readers / 2);
+      const double load = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
-      // one multiplies, and only the last tile's store is waited for.
-      const double written = 64.0 * config.rows() * config.columns() * element * (splits > 1 ? 4 : 1);
-      const double store = scattered * written / (0.6 * device.bandwidth / cores);
-      // What it takes more where two warps transpose the weights, a block of them; measured. Those that stay come once.
+      // one multiplies. Those of splits are written in float32, and read by the last of them.
+      const double written =
+          64.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1.1 + 0.27 * splits) : element);
+      const double store =
+          written / (store_rate * device.bandwidth / cores) + 2700.0 / 4 * config.rows() * config.pieces * clock;
+      // What it takes more where two warps transpose the weights, a block of them. Those that stay come once.
       const double blocks_transposed =
           element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
-      const double transposed = 230 * blocks_transposed * clock;
-      const double main = std::max(multiply + overhead, fill) + transposed, both = main + store;
+      const double main = std::max(multiply + overhead, load) + 320 * blocks_transposed * clock, both = main + store;
       const double work =
-          delay * (config.alternate()
-                       ? waves * std::max(std::max(multiply, fill) + transposed, both / 2) + std::min(store, both / 2)
-                       : waves * both);
-      const double seconds = launches + preparation +
-                             std::max(work, static_cast<double>(p.compulsory_bytes()) / (0.8 * device.bandwidth)) +
-                             (splits > 1 ? 3e-6 : 0);
+          (config.alternate() ? waves * std::max(main, 0.9 * both) + std::min(store, both / 2) : waves * both) +
+          1500 * clock;
+      const double seconds =
+          launch_seconds + 9e-6 + preparation + (splits > 1 ? 3e-6 : 0) +
+          std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
       if (seconds < best.seconds) {
         const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
         best = {tile, grid, shared.bytes, workspace.bytes, seconds};
