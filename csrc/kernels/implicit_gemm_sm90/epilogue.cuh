@@ -119,8 +119,7 @@ CONVT_DEVICE void write_slab_at_width(const Params& p, const Place& at, const Wa
   write_slab<mode, Row, Width>(p, at, w, slab, staged);
 }
 
-// Where a lane's vectors of the next slab of a piece go, of every so-manieth of a warp's channels. Computed once a
-// piece.
+// Where a lane's vectors of the next slab of a piece go, one of each channel that it writes. Computed once a piece.
 template <class Scalar>
 struct RowWriter {
   Scalar* to;  // of the first of its channels

@@ -85,27 +85,6 @@ CONVT_DEVICE bool transposes_weights(const Params& p) {
   return mode == Mode::tf32 && p.weights_in_place;
 }
 
-// Calls f(tile, chunk, step, whether it is the tile's first, stage) for each stage of weights that a block reads.
-template <class F>
-CONVT_DEVICE void for_each_stage_of_weights(const Params& p, const F& f) {
-  Ring ring;
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
-    for (int32_t tile = 0; tile < p.reuse; ++tile) {
-      const Place at = place_of(p, unit, tile);
-      const DeviceSet& set = p.sets[at.set];
-      const Chunks chunks = chunks_of(p, at);
-      bool first = true;
-      for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-        for (int32_t step = set.first_step; step < set.first_step + set.steps; ++step, first = false) {
-          f(at, chunk, step, first, ring);
-          ring.advance(p.weight_stages);
-        }
-      }
-    }
-    if (p.weights_stay) break;
-  }
-}
-
 // Copies weights; a whole warp. How long a step takes here is the least that it takes: what a step needs is fetched
 // while the one before is waited for, and all lanes compute what one of them tells the copy engine.
 template <Mode mode>
@@ -187,7 +166,8 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
   const device::SharedAddress weights =
       device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at + half * half_bytes);
-  for_each_stage_of_weights(p, [&](const Place&, int32_t, int32_t step, bool, const Ring& ring) {
+  Ring ring;
+  const auto transpose = [&](int32_t step) {
     const int32_t blocks = __popc(p.steps[step].mask);
     const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
     device::mbarrier_wait(barriers.weights_read(ring.stage), ring.parity);
@@ -211,7 +191,21 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
     device::fence_async_proxy();
     __syncwarp();
     if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
-  });
+  };
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+    for (int32_t tile = 0; tile < p.reuse; ++tile) {
+      const Place at = place_of(p, unit, tile);
+      const DeviceSet& set = p.sets[at.set];
+      const Chunks chunks = chunks_of(p, at);
+      for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+        for (int32_t step = set.first_step; step < set.first_step + set.steps; ++step) {
+          transpose(step);
+          ring.advance(p.weight_stages);
+        }
+      }
+    }
+    if (p.weights_stay) break;
+  }
 }
 
 // How many arrivals make a stage of weights full.
