@@ -154,7 +154,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double packing =
           packs ? 1e-6 + packing_seconds(p, device, n.fragments * family::block_bytes * family::parts_of(mode)) : 0;
       const double bringing = tile.channels_last ? 2e-6 + twice : 0;
-      const double preparation = std::max(packing, bringing) + 0.3 * std::min(packing, bringing);
+      const double preparation = std::max(packing, bringing) + 0.4 * std::min(packing, bringing);
       const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
       const double chunks = static_cast<double>(n.chunks) / splits;
       double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
@@ -185,9 +185,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double blocks_transposed =
           element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
       const double main = std::max(multiply + overhead, load) + 320 * blocks_transposed * clock, both = main + store;
-      const double work =
-          (config.alternate() ? waves * std::max(main, 0.9 * both) + std::min(store, both / 2) : waves * both) +
-          1500 * clock;
+      // Warps that split x into its parts share the memory with the products.
+      const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
+      const double work = shares * (config.alternate() ? waves * std::max(main, 0.9 * both) + std::min(store, both / 2)
+                                                       : waves * both) +
+                          1500 * clock;
       const double seconds =
           launch_seconds + 9e-6 + preparation + (splits > 1 ? 3e-6 : 0) +
           std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
