@@ -126,7 +126,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     x = to;
   }
   launch.x_map = make_x_map(p, x, tile, patch);
-  q.copy_boxes = copies_boxes(p, x, tile, patch);
+  q.copy_boxes = copies_boxes(p, tile, launch.x_map);
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),

@@ -112,12 +112,14 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   return s;
 }
 
+// Of a dimension of a tensor map, bytes; one of a single element has any.
+constexpr int64_t map_stride(int64_t size, int64_t bytes) { return size > 1 ? bytes : 16; }
+
 // w as [group][input channel][row][column][output channel], in boxes of 128 bytes of output channels of a tap and a
 // chunk of the reduction: a block of 64 is one of them, or two. Channels beyond those of the group become zeros.
 inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
   const int64_t bytes = element_size(p.dtype), in = p.in_channels_per_group(), out = p.out_channels_per_group();
-  // A dimension of one element has any stride.
-  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
+  const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
   return {w,
           static_cast<int32_t>(bytes),
           {out, p.kernel_w, p.kernel_h, in, p.groups},
@@ -156,8 +158,7 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
     groups *= parts_of(mode_of(p));
     column = padded_channels(p), row = p.in_w * column, image = p.in_h * row, group = p.batch * image;
   }
-  // A dimension of one element has any stride.
-  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : int64_t{16}; };
+  const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
   return {x,
           static_cast<int32_t>(bytes),
           {channels, p.in_w, p.in_h, p.batch, groups},
@@ -165,9 +166,9 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
           {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
 }
 
-// Whether the copy engine may bring the patch.
-inline bool copies_boxes(const Problem& p, const void* x, const GemmTile& tile, const Patch& patch) {
-  return (tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && make_x_map(p, x, tile, patch).valid();
+// Whether the copy engine may bring patches by `x_map`, which make_x_map() has made.
+inline bool copies_boxes(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
+  return (tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
 }
 
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,

@@ -41,6 +41,15 @@ inline double packing_seconds(const Problem& p, const DeviceInfo& device, int64_
   return bytes / (0.6 * device.bandwidth);
 }
 
+// Of the sectors of memory, of 32 bytes, that parts of rows of y touch, how many times as many as their bytes fill,
+// where rows are innermost: a tile writes so many columns side by side, and shares a sector at both ends if rows begin
+// anywhere.
+inline double sectors_of_parts(const Problem& p, int32_t columns) {
+  const double bytes = static_cast<double>(columns * element_size(p.dtype));
+  const bool aligned = p.y_strides[2] * element_size(p.dtype) % 32 == 0;
+  return (aligned ? std::ceil(bytes / 32) * 32 : bytes + 32 - static_cast<double>(element_size(p.dtype))) / bytes;
+}
+
 // The best way to cut a problem for a configuration; none yet if the grid is empty.
 struct Choice {
   GemmTile tile;

@@ -110,9 +110,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double resident =
       std::max<int64_t>(1, std::min<int64_t>(family::resident_blocks(config, mode),
                                              device.shared_memory_per_block / std::max<int64_t>(1, shared.bytes)));
-  // Rows that are innermost in y share sectors of memory, of 32 bytes, with other tiles: at both ends if they begin
-  // anywhere. Columns of which a tile does not have all phases are written one by one, into sectors that tiles of other
-  // phases write at another time.
+  // Columns of which a tile does not have all phases are written one by one, into sectors that tiles of other phases
+  // write at another time.
   const double element = static_cast<double>(element_size(p.dtype)), cores = device.multiprocessors;
   double again = 0;  // writing, in times that of y
   // Of the memory's rate: by what a lane writes at a time.
@@ -120,9 +119,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   if (implicit_gemm::channels_innermost(p)) {
     store_rate = std::min(0.95, 0.06 * element * implicit_gemm::store_width(p, nullptr, tile, n.columns));
   } else {
-    const double row_part = static_cast<double>(tile.columns * p.stride_w) * element;
-    const bool rows_aligned = p.y_strides[2] * element_size(p.dtype) % 32 == 0;
-    again = (rows_aligned ? std::ceil(row_part / 32) * 32 : row_part + 32 - element) / row_part - 1;
+    again = sectors_of_parts(p, static_cast<int32_t>(tile.columns * p.stride_w)) - 1;
     if (tile.column_phases < p.stride_w) {
       again += 2 * std::pow(static_cast<double>(p.stride_w) / tile.column_phases - 1, 0.45);
     }
@@ -130,6 +127,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double traffic =
       (static_cast<double>(p.compulsory_bytes()) + again * element * static_cast<double>(p.y_elements())) /
       (0.6 * device.bandwidth);
+  // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
+  const double unit = (mode == Mode::ieee ? 1 : 0.55) * mma_seconds(device) * bound;
+  const double patches = static_cast<double>(n.blocks) * pixels * static_cast<double>(n.channel_groups) *
+                         family::channels_of_fragment(mode) * element;
+  // Patches and fragments come from L2.
+  const double l2 = (patches + 512.0 * family::parts_of(mode) * fragments / t.sets *
+                                   static_cast<double>(n.channel_groups) * static_cast<double>(n.blocks)) /
+                    device.bandwidth;
   for (int32_t splits = 1; splits <= 16; splits *= 2) {
     if (splits > n.chunks) break;
     if (splits > 1 && static_cast<double>(n.blocks) * splits > 4 * device.multiprocessors * resident) break;
@@ -137,8 +142,6 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const family::Workspace workspace = family::make_workspace(config, p, n, tile);
     const double blocks = static_cast<double>(n.blocks) * splits;
     if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
-    // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
-    const double unit = (mode == Mode::ieee ? 1 : 0.55) * mma_seconds(device) * bound;
     const double groups = std::ceil(static_cast<double>(n.chunks) / splits) * tile.channel_groups;
     const double multiply = (mmas / t.sets * unit + fill) * groups;
     // Sums of splits are written in float32, and read by the last of them.
@@ -148,12 +151,6 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const double shared_work = std::min(resident, std::ceil(blocks / cores)) * (multiply + store);
     const double alone = groups * (most_steps * 0.16e-6 + 0.9e-6 / tile.channel_groups) + multiply + store;
     const double work = std::ceil(blocks / cores / resident) * (std::max(shared_work, alone) + 3e-6);
-    const double patches = static_cast<double>(n.blocks) * pixels * static_cast<double>(n.channel_groups) *
-                           family::channels_of_fragment(mode) * element;
-    // Patches and fragments come from L2.
-    const double l2 = (patches + 512.0 * family::parts_of(mode) * fragments / t.sets *
-                                     static_cast<double>(n.channel_groups) * static_cast<double>(n.blocks)) /
-                      device.bandwidth;
     const double packing = packing_seconds(p, device, workspace.bytes - workspace.packed);
     const double seconds = launch_seconds + 7e-6 + 1.5 * packing + (splits > 1 ? 3.5e-6 : 0) +
                            std::pow(std::pow(work, 1.5) + std::pow(traffic, 1.5) + std::pow(l2, 1.5), 2.0 / 3);

@@ -82,7 +82,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
   // Boxes cost their reading, and in float32 two warps' rounding. Otherwise three warps copy, which waits for each line
   // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
-  const bool innermost = family::copies_boxes(p, nullptr, tile, patch);
+  const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
@@ -102,25 +102,24 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                        static_cast<double>(p.in_h * p.in_w) / (1.1 * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
-  // Where rows are innermost in y, their parts in a tile are written for themselves. They share sectors of memory, of
-  // 32 bytes, with others: at both ends if rows begin anywhere.
+  // Where rows are innermost in y, their parts in a tile are written for themselves. Columns of which a tile does not
+  // have all phases are written one by one: tiles of other phases write the same sectors at another time, and lines of
+  // which a tile has a part are worse.
   const bool squares = !gathers && tile.piece_rows > 1;
   const bool merged = squares && tile.columns % 16 == 0 && family::merges_pieces(config, element_size(p.dtype));
   const int32_t columns_together = squares ? (merged ? 16 : 8) : tile.columns;
-  const double row_part = static_cast<double>(columns_together * p.stride_w) * element;
-  const bool rows_aligned = p.y_strides[2] * element_size(p.dtype) % 32 == 0;
-  const double sectors = (rows_aligned ? std::ceil(row_part / 32) * 32 : row_part + 32 - element) / row_part;
-  // Columns of which a tile does not have all phases are written one by one: tiles of other phases write the same
-  // sectors at another time, and lines of which a tile has a part are worse.
-  const double visits = y_innermost ? 1 : static_cast<double>(p.stride_w) / tile.column_phases;
   double again = 0;  // writing, in times that of y
-  if (visits > 1) again = 2.8 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part);
-  if (!y_innermost) again += 6 * (sectors - 1) * (sectors - 1) + (visits > 1 ? 0 : 8 / row_part);
+  if (!y_innermost) {
+    const auto part_columns = static_cast<int32_t>(columns_together * p.stride_w);
+    const double row_part = part_columns * element, shared = sectors_of_parts(p, part_columns) - 1;
+    const double visits = static_cast<double>(p.stride_w) / tile.column_phases;
+    again = 6 * shared * shared + (visits > 1 ? 2.8 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part) : 8 / row_part);
+  }
   const double traffic =
       static_cast<double>(p.compulsory_bytes()) + again * element * static_cast<double>(p.y_elements());
   // Of the memory's rate.
   const double bytes_of_lane = element * implicit_gemm::store_width(p, nullptr, tile, n.columns);
-  const double store_rate = y_innermost ? 0.55 : (visits > 1 ? element : bytes_of_lane) > 2 ? 0.92 : 0.48;
+  const double store_rate = y_innermost ? 0.55 : bytes_of_lane > 2 ? 0.92 : 0.48;
   // Gathered inputs stay for other tiles if theirs are the same ones: kernels as large as the stride.
   bool one_shift = true;
   for (int32_t i = 0; i < t.sets; ++i) {
