@@ -238,6 +238,40 @@ CONVT_DEVICE void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) 
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
+// Whether the phase of this parity is over, 0 or 1; what mbarrier_wait() asks. The answer takes about 130 clocks, so
+// that it pays to ask early.
+CONVT_DEVICE uint32_t mbarrier_test(SharedAddress barrier, uint32_t parity) {
+  uint32_t over = 0;
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred over;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, over;\n"
+      "}"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+#endif
+  return over;
+}
+// Until the phase of this parity is over, unless that is known.
+CONVT_DEVICE void mbarrier_wait_unless(uint32_t known, SharedAddress barrier, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "setp.ne.u32 done, %2, 0;\n"
+      "again:\n"
+      "@done bra over;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "bra again;\n"
+      "over:\n"
+      "}" ::"r"(barrier),
+      "r"(parity), "r"(known)
+      : "memory");
+#endif
+}
 // Until the phase of this parity is over.
 CONVT_DEVICE void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900

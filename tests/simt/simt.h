@@ -759,6 +759,10 @@ inline void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
   simt::counting_barrier(barrier).bytes += bytes;
   mbarrier_arrive(barrier);
 }
+// Copies that it counts may not have happened yet, then it is not over.
+inline uint32_t mbarrier_test(SharedAddress barrier, uint32_t parity) {
+  return simt::counting_barrier(barrier).phase % 2 != parity ? 1 : 0;
+}
 inline void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
   for (int64_t turns = 0;; ++turns) {
     simt::CountingBarrier& b = simt::counting_barrier(barrier);
@@ -774,6 +778,9 @@ inline void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
     if (turns > 2000000) simt::fail("a wait for a barrier in shared memory does not end");
     simt::to_scheduler();
   }
+}
+inline void mbarrier_wait_unless(uint32_t known, SharedAddress barrier, uint32_t parity) {
+  if (known == 0) mbarrier_wait(barrier, parity);
 }
 inline void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier) {
   if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0) {

@@ -79,19 +79,23 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         continue;
       }
     }
+    // Sums begin with the bias, those of the first split: adding it afterwards is as many instructions again. But sums
+    // of parts are kept small while they are added up, so that less is rounded.
+    constexpr bool bias_first = mode != Mode::ieee;
     float sums[blocks][pieces][width / 2];
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
+      float bias[2];
+      load_bias<mode>(p, at, w, p.channel_blocks > 1 ? w.group_m * blocks + m : 0, bias_first && at.split == 0, bias);
 #pragma unroll
       for (int i = 0; i < pieces; ++i) {
 #pragma unroll
-        for (int e = 0; e < width / 2; ++e) sums[m][i][e] = 0;
-        // As values that nobody knows: zeros that each loop below made for itself would be copied, and products wait.
+        for (int e = 0; e < width / 2; ++e) sums[m][i][e] = bias[e / 2 % 2];
+        // As values that nobody knows: those that each loop below made for itself would be copied, and products wait.
         device::wgmma_results(sums[m][i]);
       }
     }
-    if constexpr (alternate) {
-      // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
+    if (alternate && p.in_turn) {
       device::mbarrier_wait(barriers.order(group), static_cast<uint32_t>(turns + 1 - group) & 1);
       ++turns;
     }
@@ -138,6 +142,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       const int32_t count_of_last = p.last_count;
       int32_t step = 0, chunks_left = p.chunks - chunks.first;  // of all splits
       DeviceStep next = table[0];
+      uint32_t there = 0;  // whether the weights of a step are known to be there
 #pragma unroll 1
       for (int32_t left = (chunks.last - chunks.first) * steps; left > 0; --left) {
         const DeviceStep now = next;
@@ -152,7 +157,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
                         patch_stage * static_cast<uint32_t>(p.patch_bytes / unit_bytes);
         }
         const device::SharedAddress b_stage = patch_units + (gather ? 0 : now.offset / unit_bytes);
-        device::mbarrier_wait(full, parity);
+        device::mbarrier_wait_unless(there, full, parity);
         const bool whole = chunks_left > 1 || count_of_last == most_count;
         // The products of some blocks, as one group. Each branch commits its own: a group whose last product the
         // compiler does not see becomes two, and then nothing is left in flight by the wait below.
@@ -216,18 +221,22 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             const auto multiply_channels = [&](int32_t k) {
               multiply_at(kept, more, static_cast<uint32_t>(k) * a_units, static_cast<uint32_t>(k) * b_units);
             };
-            device::wgmma_fence();
-            if (whole) {
+            const auto multiply_so_many = [&](auto count) {
 #pragma unroll
-              for (int k = 0; k < most_count; ++k) multiply_channels(k);
+              for (int k = 0; k < decltype(count)::value; ++k) multiply_channels(k);
               device::wgmma_commit();
+            };
+            device::wgmma_fence();
+            static_assert(most_count == 4);
+            if (whole) {
+              multiply_so_many(std::integral_constant<int, 4>{});
+            } else if (count_of_last == 1) {
+              multiply_so_many(std::integral_constant<int, 1>{});
+            } else if (count_of_last == 2) {
+              multiply_so_many(std::integral_constant<int, 2>{});
             } else {
-#pragma unroll 1
-              for (int32_t k = 0; k < count_of_last - 1; ++k) multiply_channels(k);
-              multiply_channels(count_of_last - 1);
-              device::wgmma_commit();
+              multiply_so_many(std::integral_constant<int, 3>{});
             }
-            device::wgmma_wait<1>();
           }
         };
         constexpr std::integral_constant<int, 0> zero{};
@@ -248,11 +257,16 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         } else {
           multiply(one, all, 0);
         }
-        if constexpr (parts == 1) release();
         // Nobody waits for those of weights that stay.
-        used_weights = full + 8 * most_weight_stages;
+        const device::SharedAddress used_now = full + 8 * most_weight_stages;
         full += 8, a_stage += stage_units;
         if (full == full_end) full = full_first, a_stage = a_first, parity ^= weights_turn;
+        there = device::mbarrier_test(full, parity);
+        if constexpr (parts == 1) {
+          device::wgmma_wait<1>();
+          release();
+        }
+        used_weights = used_now;
         if (last_step) --chunks_left;
         if (gather || last_step) {
           if (gives_back) used_patch = barriers.patch_empty(static_cast<int32_t>(patch_stage));
@@ -281,7 +295,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     // The next tile has the same patch.
     if (!unit_ends) patch.rewind(p.chunks, p.stages);
-    if constexpr (alternate) {
+    if (alternate && p.in_turn) {
       // All lanes have seen their own turn: without steps nothing else brings them together.
       __syncwarp();
       device::mbarrier_arrive_if(barriers.order(group ^ 1), elected);
@@ -289,10 +303,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     device::wgmma_wait<0>();
     release();
 
-    if (p.splits > 1 && set.steps == 0) {
+    if (p.splits > 1 && set.steps == 0) [[unlikely]] {
       // There is nothing to add up.
       if (at.split > 0) continue;
-    } else if (p.splits > 1) {
+    } else if (p.splits > 1) [[unlikely]] {
       // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
       constexpr int32_t elements = 64 * config.rows() * config.columns(), tile_threads = config.tile_threads();
       const int32_t barrier = 2 + (alternate ? group : 0), number = opaque(static_cast<int32_t>(threadIdx.x));
@@ -345,7 +359,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 
     const bool at_edge = edge;
     // Sums that are infinite make it search, but no more than that.
-    if (edge) {
+    if (edge) [[unlikely]] {
       float zeros[4] = {};
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
@@ -362,26 +376,20 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const bool one_phase = p.column_phases == 1 && set.columns == 1;
     const bool two_phases = blocks == 2 && p.column_phases == 2 && set.columns == 2;
     __syncwarp();
+    const bool has_tapless = !p.channels_innermost && !one_phase && !two_phases;
+    if (!bias_first || has_tapless) [[unlikely]] {
 #pragma unroll
-    for (int m = 0; m < blocks; ++m) {
-      const int32_t block = w.group_m * blocks + m;
-      const WarpChannels channels(p, at, w, p.channel_blocks > 1 ? block : 0);
-      const auto bias_of = [&](int32_t channel) {
-        float b = 0;
-        if (p.bias != nullptr && channel < channels.count) {
-          load<1>(static_cast<const Scalar*>(p.bias) +
-                      (static_cast<int64_t>(at.group) * p.out_channels + channels.first + channel) * p.bias_stride,
-                  &b);
+      for (int m = 0; m < blocks; ++m) {
+        float bias[2];
+        load_bias<mode>(p, at, w, p.channel_blocks > 1 ? w.group_m * blocks + m : 0, true, bias);
+        if constexpr (!bias_first) {
+#pragma unroll
+          for (int i = 0; i < pieces; ++i) {
+#pragma unroll
+            for (int e = 0; e < width / 2; ++e) sums[m][i][e] += bias[e / 2 % 2];
+          }
         }
-        return b;
-      };
-      const float bias[2] = {bias_of(w.lane / 4), bias_of(w.lane / 4 + 8)};
-#pragma unroll
-      for (int i = 0; i < pieces; ++i) {
-#pragma unroll
-        for (int e = 0; e < width / 2; ++e) sums[m][i][e] += bias[e / 2 % 2];
-      }
-      if (!p.channels_innermost && !one_phase && !two_phases) {
+        if (!has_tapless) continue;
         // Beyond the positions, for outputs that no tap reaches.
         const int32_t now = opaque(static_cast<int32_t>(threadIdx.x));
         float* const to = staged_by(now) + m * block_words<Row> + now % 32 / 4 * slab_pitch + slab + now % 4 * 2;
@@ -416,7 +424,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::named_barrier(barrier, Layout::threads);
         writer.write_at_width(p, at, piece, first, buffer);
       }
-      if (at_edge) {
+      if (at_edge) [[unlikely]] {
         // What is looked at again has been written by all warps.
         device::named_barrier(barrier, Layout::threads);
         if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});

@@ -75,6 +75,23 @@ struct WarpChannels {
         count(smaller<int32_t>(16, p.out_channels - first)) {}
 };
 
+// The bias of the two channels of which a lane has sums; zeros unless there is one that is `wanted`.
+template <Mode mode>
+CONVT_DEVICE void load_bias(const Params& p, const Place& at, const WarpPlace& w, int32_t channel_block, bool wanted,
+                            float (&bias)[2]) {
+  using Scalar = typename Traits<mode>::Scalar;
+  const WarpChannels channels(p, at, w, channel_block);
+  const Scalar* const from = static_cast<const Scalar*>(p.bias) +
+                             (static_cast<int64_t>(at.group) * p.out_channels + channels.first) * p.bias_stride;
+  wanted = wanted && p.bias != nullptr;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int32_t channel = w.lane / 4 + 8 * half;
+    bias[half] = 0;
+    if (wanted && channel < channels.count) load<1>(from + channel * p.bias_stride, &bias[half]);
+  }
+}
+
 // A warp's 16 channels of each of its blocks at the positions of a slab, to y.
 template <Mode mode, int Row, int Width>
 CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
@@ -385,10 +402,6 @@ struct ChannelsLast {
     Scalar* to;
     int32_t row, column;
     bool inside;
-    // Whether all of a piece's positions are outputs, and all of their channels. (Beside two pieces there is no
-    // register for it.)
-    static constexpr bool knows_whole = config.pieces == 1 && config.width % positions == 0;
-    bool whole = false;
 
     CONVT_DEVICE Writer(const Params& p, const Place& at_tile, int32_t m_group, int32_t group_thread)
         : group_m(m_group), thread(group_thread) {
@@ -423,14 +436,6 @@ struct ChannelsLast {
       if (p.gather) return;
       // Rows and columns are looked at when they are written, as they advance: rows of 8, or one row.
       inside = image < p.batch;
-      int32_t next_row, next_column;
-      advances(p, next_row, next_column);
-      constexpr int32_t further = config.width / together - 1;
-      whole = knows_whole && inside && row + further * next_row < p.h.out;
-#pragma unroll
-      for (int m = 0; m < config.m_blocks; ++m) {
-        whole = whole && column + further * next_column < columns[m] && left(p, m) >= vector;
-      }
     }
 
     // From a position to the next one.
@@ -448,7 +453,22 @@ struct ChannelsLast {
       from += at(first, unit());
       int32_t next_row, next_column;
       const int64_t next = advances(p, next_row, next_column);
-      if (Width == vector && knows_whole && whole) {
+      // Lanes that have no channels would keep the others of their warp from the short way below.
+      bool nothing = true;
+#pragma unroll
+      for (int m = 0; m < config.m_blocks; ++m) nothing = nothing && columns[m] == 0;
+      if (nothing) return;
+      // Whether all of the slab's positions are outputs, and all of their channels: then it is some ten instructions.
+      // (Beside two pieces there are no registers for it.)
+      constexpr int32_t further = positions / together - 1;
+      constexpr bool may_be_whole = Width == vector && config.pieces == 1 && config.width % positions == 0;
+      bool whole = may_be_whole && !p.gather && inside && row + further * next_row < p.h.out;
+#pragma unroll
+      for (int m = 0; m < config.m_blocks; ++m) {
+        whole = whole && column + further * next_column < columns[m] && left(p, m) >= vector;
+      }
+      if (whole) [[likely]] {
+        row += positions / together * next_row, column += positions / together * next_column;
 #pragma unroll
         for (int i = 0; i < positions / together; ++i, to += next) {
 #pragma unroll
@@ -534,13 +554,13 @@ struct ChannelsLast {
       const bool tapless = set.columns < smaller(p.column_phases, p.v.stride - set.column_phase);
       const auto write_both = [&](auto width) {
         constexpr int elements = decltype(width)::value;
-        if (tapless) {
+        if (tapless) [[unlikely]] {
           const int32_t count = smaller<int32_t>(positions, config.width - first_of_slab);
           write_tapless<elements>(p, at_tile, Slab(p, at_tile, piece, first_of_slab, count, false));
         }
         write<elements>(p, at_tile, piece, first_of_slab, from);
       };
-      if (p.store_width == vector) {
+      if (p.store_width == vector) [[likely]] {
         write_both(std::integral_constant<int, vector>{});
       } else if (vector == 8 && p.store_width == 4) {
         write_both(std::integral_constant<int, 4>{});

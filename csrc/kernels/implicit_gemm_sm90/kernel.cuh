@@ -16,6 +16,39 @@ struct Fragments {
   static int32_t pitch(int32_t words) { return words | 1; }
 };
 
+// Barriers and words of shared memory, each kind by a thread of another warp: a barrier is made by one lane at a time,
+// at an address that the warp has in a uniform register.
+template <Mode mode, int Row>
+CONVT_DEVICE void make_barriers(const Params& p, unsigned char* shared, const Barriers& barriers) {
+  constexpr Config config = configs[Row];
+  constexpr uint32_t warps = config.tile_threads() / 32;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread == 0) {
+    // Warpgroups that take tiles in turn share what stays for several tiles.
+    const uint32_t readers = config.alternate() && p.reuse > 1 ? consumers / 32 : warps;
+    for (int32_t s = 0; s < most_patch_stages; ++s) {
+      device::mbarrier_init(barriers.patch_full(s), patch_arrivals<mode>(p));
+      device::mbarrier_init(barriers.patch_empty(s), readers);
+      device::mbarrier_init(barriers.patch_read(s), 1);
+    }
+    device::mbarrier_init_fence();
+  } else if (thread == 32) {
+    for (int32_t s = 0; s < most_weight_stages; ++s) {
+      device::mbarrier_init(barriers.weights_full(s), weights_arrivals<mode>(p));
+    }
+    device::mbarrier_init_fence();
+  } else if (thread == 64) {
+    for (int32_t s = 0; s < most_weight_stages; ++s) device::mbarrier_init(barriers.weights_read(s), 1);
+    device::mbarrier_init_fence();
+  } else if (thread == 96) {
+    for (int32_t s = 0; s < most_weight_stages; ++s) device::mbarrier_init(barriers.weights_empty(s), warps);
+    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(barriers.order(group), warps);
+    device::mbarrier_init_fence();
+  } else if (thread >= 128 && thread < 128 + shared_words) {
+    reinterpret_cast<uint32_t*>(shared + words_at)[thread - 128] = 0;
+  }
+}
+
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
   static_assert(has_mode(configs[Row], mode));
@@ -27,31 +60,12 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   unsigned char* const shared = device::dynamic_shared_memory();
   const Barriers barriers{device::dynamic_shared_address()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  constexpr Config config = configs[Row];
   if (thread == consumers) {
     if (p.copy_boxes) device::prefetch_tensor_map(p.x_map);
     if (p.weights_in_place) device::prefetch_tensor_map(p.w_map);
   }
-  if (thread == 0) {
-    // Warpgroups that take tiles in turn share what stays for several tiles.
-    const uint32_t readers = config.alternate() && p.reuse > 1 ? consumers / 32 : config.tile_threads() / 32;
-    for (int32_t s = 0; s < most_patch_stages; ++s) {
-      device::mbarrier_init(barriers.patch_full(s), patch_arrivals<mode>(p));
-      device::mbarrier_init(barriers.patch_empty(s), readers);
-      device::mbarrier_init(barriers.patch_read(s), 1);
-    }
-    for (int32_t s = 0; s < most_weight_stages; ++s) {
-      device::mbarrier_init(barriers.weights_full(s), weights_arrivals<mode>(p));
-      device::mbarrier_init(barriers.weights_read(s), 1);
-      device::mbarrier_init(barriers.weights_empty(s), config.tile_threads() / 32);
-    }
-    for (int32_t group = 0; group < 2; ++group) {
-      device::mbarrier_init(barriers.order(group), config.tile_threads() / 32);
-    }
-    device::mbarrier_init_fence();
-    auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
-    for (int32_t s = 0; s < shared_words; ++s) edges[s] = 0;
-  }
+  make_barriers<mode, Row>(p, shared, barriers);
+  clear_beyond_boxes<mode>(p, shared);
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();

@@ -27,6 +27,7 @@ struct Params : CommonParams {
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
+  bool in_turn;           // warpgroups that take tiles in turn multiply in turn
   int32_t last_count;     // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
@@ -142,6 +143,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
   q.reach_columns = t.set[0].highest_column - t.set[0].lowest_column;
   q.gather = gathers(tile);
+  q.in_turn = multiplies_in_turn(shared, t, tile, n);
   q.steps_alike = !q.gather;
   for (int32_t s = 0; s < t.steps; ++s) q.steps_alike &= t.step[s].mask == (1u << config.rows()) - 1;
   if (q.gather) {

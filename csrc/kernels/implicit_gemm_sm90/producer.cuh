@@ -658,6 +658,21 @@ CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
   });
 }
 
+// Positions that are gathered leave some of a patch's pixels out, which boxes do not write. Products of whatever is
+// there go nowhere, but sums that are not finite make a tile look for what is to be computed again.
+template <Mode mode>
+CONVT_DEVICE void clear_beyond_boxes(const Params& p, unsigned char* shared) {
+  if (!p.copy_boxes || !p.gather) return;
+  const int32_t first = p.patch_pixels * row_bytes, bytes = p.patch_part_bytes - first;
+  for (int32_t part = 0; part < p.stages * parts_of(mode); ++part) {
+    unsigned char* const to = shared + p.patches_at + part * p.patch_part_bytes + first;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x) * unit_bytes; i < bytes; i += threads * unit_bytes) {
+      *reinterpret_cast<uint4*>(to + i) = {};
+    }
+  }
+  device::fence_async_proxy();
+}
+
 // How many arrivals make a stage of the patch full.
 template <Mode mode>
 CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {

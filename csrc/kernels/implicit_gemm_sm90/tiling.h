@@ -112,6 +112,13 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   return s;
 }
 
+// Whether warpgroups that take tiles in turn multiply in turn. A barrier knows the parity of its turn only: nobody may
+// wait for a stage before the turn that precedes its own. If weights stay, and there are stages of the patch for two
+// tiles, the turn that precedes is of a tile that this warpgroup has multiplied.
+inline bool multiplies_in_turn(const SharedLayout& s, const Tables& t, const GemmTile& tile, const Counts& n) {
+  return !s.weights_stay || 2 * n.chunks * (gathers(tile) ? t.steps : 1) > s.patch_stages;
+}
+
 // Of a dimension of a tensor map, bytes; one of a single element has any.
 constexpr int64_t map_stride(int64_t size, int64_t bytes) { return size > 1 ? bytes : 16; }
 

@@ -71,11 +71,12 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double chunk = family::channels_of_chunk(mode), parts = family::parts_of(mode);
   const double products_of_chunk =
       std::min(4.0, std::ceil(static_cast<double>(p.in_channels_per_group()) / family::channels_of_fragment(mode)));
-  double blocks_of_weights = 0, steps = 0;
+  double blocks_of_weights = 0, steps = 0, tapless = 1;  // tapless: the share of outputs that no tap reaches
   bool all_have_taps = true;
   for (int32_t i = 0; i < t.sets; ++i) {
     blocks_of_weights += t.set[i].fragments, steps += t.set[i].steps;
     all_have_taps &= t.set[i].steps > 0;
+    if (t.set[i].steps > 0) tapless -= t.set[i].columns / static_cast<double>(p.stride_h * p.stride_w);
   }
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
@@ -143,6 +144,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
         shared = family::shared_layout(config, p, t, patch, tile, stages);
         if (shared.bytes > 0) break;
       }
+      // Fewer of them, if all weights stay then and warpgroups that take tiles in turn need not wait for theirs.
+      for (int32_t stages = shared.patch_stages; config.alternate() && stages >= fewest; --stages) {
+        const family::SharedLayout other = family::shared_layout(config, p, t, patch, tile, stages);
+        if (other.bytes == 0 || family::multiplies_in_turn(other, t, tile, n)) continue;
+        shared = other;
+        break;
+      }
       if (shared.bytes == 0 || shared.bytes > device.shared_memory_per_block) continue;
       tile.patch_stages = shared.patch_stages;
       const double blocks = static_cast<double>(n.blocks) * splits;
@@ -175,20 +183,23 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double read = bytes_read / device.bandwidth * std::max(cores / 2.2, readers / 2);
       const double load = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
-      // one multiplies. Those of splits are written in float32, and read by the last of them.
+      // one multiplies, or both whenever they can. Those of splits are written in float32, and read by the last of
+      // them.
       const double written =
           64.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1.1 + 0.27 * splits) : element);
-      const double store =
-          written / (store_rate * device.bandwidth / cores) + 2700.0 / 4 * config.rows() * config.pieces * clock;
+      // Outputs without taps are written one vector at a time.
+      const double store = (1 + 1.2 * tapless) * (written / (store_rate * device.bandwidth / cores) +
+                                                  2700.0 / 4 * config.rows() * config.pieces * clock);
       // What it takes more where two warps transpose the weights, a block of them. Those that stay come once.
       const double blocks_transposed =
           element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
       const double main = std::max(multiply + overhead, load) + 320 * blocks_transposed * clock, both = main + store;
       // Warps that split x into its parts share the memory with the products.
       const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
-      const double work = shares * (config.alternate() ? waves * std::max(main, 0.9 * both) + std::min(store, both / 2)
-                                                       : waves * both) +
-                          1500 * clock;
+      const double turn = family::multiplies_in_turn(shared, t, tile, n) ? std::max(main, 0.9 * both)
+                                                                         : std::max({load, multiply, 0.65 * both});
+      const double work =
+          shares * (config.alternate() ? waves * turn + std::min(store, both / 2) : waves * both) + 1500 * clock;
       const double seconds =
           launch_seconds + 9e-6 + preparation + (splits > 1 ? 3e-6 : 0) +
           std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
