@@ -1,6 +1,7 @@
 """Where transposed convolutions go wrong."""
 
 import itertools
+import os
 import subprocess
 import sys
 
@@ -345,6 +346,25 @@ def test_half_precision_gradients_on_a_cpu_where_onednn_crashes():
     """oneDNN's half-precision gradients crash where little is left of the padded image; so does torch there."""
     # In a process of its own: a crash would take the other tests along.
     done = subprocess.run([sys.executable, "-c", HALF_GRADIENT], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+ONE_TAP_GRADIENT = """
+import torch, convt
+torch.set_num_threads(1)
+for _ in range(50):
+    x, w = torch.randn(2, 4, 5, 6).to(memory_format=torch.channels_last), torch.randn(4, 3, 1, 1)
+    dy = torch.randn(2, 3, 10, 12)
+    dw = convt.conv_transpose2d_weight_grad(x, dy, (1, 1), 2)
+    expected = torch.einsum("ncij,ndij->cd", x.double(), dy[:, :, ::2, ::2].double())
+    torch.testing.assert_close(dw[:, :, 0, 0].double(), expected, rtol=1e-5, atol=1e-5)
+"""
+
+
+def test_the_weight_gradient_of_one_tap_on_a_cpu_where_onednn_crashes():
+    """Without AVX-512, oneDNN writes beyond its memory for channels_last and one thread; so does torch there."""
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run([sys.executable, "-c", ONE_TAP_GRADIENT], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
 
 

@@ -97,7 +97,11 @@ Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef k
   if (elements(g.w) == 0 || elements(g.x) == 0 || elements(g.y) == 0) {
     return with_format(at::zeros(g.w, input.options()), format);
   }
-  const Tensor w = adjoint(batched(input), batched(grad_output), [&](const Tensor& x, const Tensor& y) {
+  // Of a kernel of one tap, oneDNN writes beyond its memory if channels are innermost in the input, on CPUs without
+  // AVX-512 and in one thread.
+  const bool one_tap = g.w[2] * g.w[3] == 1;
+  const Tensor operand = one_tap ? batched(input).contiguous() : batched(input);
+  const Tensor w = adjoint(operand, batched(grad_output), [&](const Tensor& x, const Tensor& y) {
     // Of the weight, only the sizes are read.
     return std::get<1>(at::convolution_backward(y, x, at::empty(g.w, x.options()), std::nullopt, g.stride, g.padding,
                                                 g.dilation, /*transposed=*/true, g.output_padding, groups,
