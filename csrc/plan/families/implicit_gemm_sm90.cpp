@@ -1,6 +1,8 @@
 // Dense and grouped layers on Hopper's tensor cores. See csrc/kernels/implicit_gemm_sm90.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
 
 #include "../../kernels/implicit_gemm_sm90/tiling.h"
 #include "family.h"
@@ -54,6 +56,38 @@ bool may_bring_into_channels_last(const Problem& p) {
   const int64_t bytes = checked_mul(checked_mul(family::channels_last_elements(p), element_size(p.dtype)),
                                     family::parts_of(family::mode_of(p)));
   return pixels < int64_t{1} << 30 && tiles < int64_t{1} << 30 && bytes <= most_channels_last_bytes;
+}
+
+// Steps of the busiest block over those that it would have if all its tiles had the mean. Tiles are numbered with
+// channels and sets fastest, and blocks are often a multiple of these: then a block has the same phases all the time.
+double busiest(const family::Tables& t, int64_t channels, int64_t reuse, int64_t units, int64_t blocks) {
+  std::array<int64_t, implicit_gemm::most_sets + 1> before{};  // of a set, the steps of those before it
+  bool alike = true;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    before[i + 1] = before[i] + t.set[i].steps;
+    alike &= t.set[i].steps == t.set[0].steps;
+  }
+  if (alike) return 1;
+  // A unit has the steps of `reuse` tiles; after so many units, the sets come again.
+  const int64_t count = channels * t.sets / reuse;
+  const auto steps_before = [&](int64_t tile) {
+    const int64_t set = tile / channels, in_set = tile % channels;
+    return channels * before[set] + (in_set > 0 ? in_set * t.set[set].steps : 0);
+  };
+  const int64_t rounds = ceil_div(units, blocks), again = count / std::gcd(count, blocks);
+  // Neighbours have about the same: of many, every so-manieth.
+  const int64_t kinds = std::min(count, blocks), next_kind = ceil_div<int64_t>(kinds, 16);
+  int64_t most = 0;
+  for (int64_t block = 0; block < kinds; block += next_kind) {
+    int64_t steps = 0;
+    for (int64_t round = 0; round < std::min(again, rounds); ++round) {
+      const int64_t first = (block + round * blocks) % count * reuse;
+      steps += ((rounds - round - 1) / again + 1) * (steps_before(first + reuse) - steps_before(first));
+    }
+    most = std::max(most, steps);
+  }
+  const double mean = static_cast<double>(channels * before[t.sets]) / static_cast<double>(count);
+  return std::max(1.0, static_cast<double>(most) / (static_cast<double>(rounds) * mean));
 }
 
 void consider(const Problem& p, const DeviceInfo& device, const Config& config, const family::Tables& t, GemmTile tile,
@@ -193,16 +227,22 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       // What it takes more where two warps transpose the weights, a block of them. Those that stay come once.
       const double blocks_transposed =
           element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
-      const double main = std::max(multiply + overhead, load) + 320 * blocks_transposed * clock, both = main + store;
+      const double mean = std::max(multiply + overhead, load) + 320 * blocks_transposed * clock;
+      const bool in_turn = family::multiplies_in_turn(shared, t, tile, n);
       // Warps that split x into its parts share the memory with the products.
       const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
-      const double turn = family::multiplies_in_turn(shared, t, tile, n) ? std::max(main, 0.9 * both)
-                                                                         : std::max({load, multiply, 0.65 * both});
-      const double work =
-          shares * (config.alternate() ? waves * turn + std::min(store, both / 2) : waves * both) + 1500 * clock;
+      const auto seconds_if = [&](double uneven) {
+        const double main = uneven * mean, both = main + store;
+        const double turn = in_turn ? std::max(main, 0.9 * both) : std::max({load, multiply, 0.65 * both});
+        const double work =
+            shares * (config.alternate() ? waves * turn + std::min(store, both / 2) : waves * both) + 1500 * clock;
+        return launch_seconds + 9e-6 + preparation + (splits > 1 ? 3e-6 : 0) +
+               std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
+      };
+      if (seconds_if(1) >= best.seconds) continue;
+      const int64_t units = n.blocks * splits / reuse;
       const double seconds =
-          launch_seconds + 9e-6 + preparation + (splits > 1 ? 3e-6 : 0) +
-          std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
+          seconds_if(busiest(t, n.channels, reuse, units, std::min<int64_t>(units, device.multiprocessors)));
       if (seconds < best.seconds) {
         const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
         best = {tile, grid, shared.bytes, workspace.bytes, seconds};
