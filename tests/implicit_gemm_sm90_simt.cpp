@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
@@ -32,13 +33,15 @@ void launch_row(int32_t row, const family::Launch& launch) {
 template <Mode mode>
 bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
-  // Few problems have such weights by chance.
+  // Few problems have such weights by chance, or such rows of x.
   const bool in_place = mode != Mode::ieee && pick(0, 2) == 0;
+  const bool boxes = pick(0, 2) == 0;
   for (;;) {
     const Case<Scalar> c(random_problem(dtype, precision));
     Problem p = c.p;
     p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
     if (in_place && !family::weights_in_place(p, true)) continue;
+    if (boxes && !family::may_bring_rows(p)) continue;
     Plan plan;
     std::string configuration;
     try {
@@ -57,16 +60,22 @@ bool run(DataType dtype, Precision precision) {
     const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
     if (!family::gathers(shape) && columns <= config.columns() && pick(0, 2) == 0) {
       shape.piece_rows = 0;
-      shape.columns = static_cast<int32_t>(columns);
+      shape.columns = static_cast<int32_t>(columns), shape.rows_in_boxes = false;
       shape.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
       shape.images =
           shape.rows < rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (rows * columns)));
       shape.patch_stages = family::fewest_patch_stages, shape.reuse = 1;
     }
+    if (boxes && !shape.channels_last && !family::gathers(shape)) {
+      const bool planned = std::exchange(shape.rows_in_boxes, true);
+      const family::Patch rows = family::make_patch(config, p, tables, shape);
+      shape.rows_in_boxes =
+          planned || family::shared_layout(config, p, tables, rows, shape, shape.patch_stages).bytes > 0;
+    }
     const family::Counts counts = family::make_counts(p, tables, plan.tile);
     plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
     // x may be brought into channels_last first.
-    shape.channels_last = shape.channels_last || pick(0, 3) == 0;
+    shape.channels_last = shape.channels_last || (!shape.rows_in_boxes && pick(0, 3) == 0);
     // And weights packed, wherever they are.
     shape.weights_in_place = family::weights_in_place(p, shape.channels_last) && pick(0, 3) != 0;
     // A patch may stay for several tiles, whatever the planner thinks of it.
@@ -105,6 +114,7 @@ bool run(DataType dtype, Precision precision) {
                    [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     }
     if (launch.params.copy_boxes) launch.params.x_map = device::make_tensor_map(launch.x_map);
+    if (launch.params.wide_boxes > 0) launch.params.wide_x_map = device::make_tensor_map(launch.wide_x_map);
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
     const std::string what =
@@ -112,10 +122,10 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
         std::to_string(t.rows) + " x " + std::to_string(t.columns) + (family::gathers(t) ? " gathered" : "") +
         ", phases " + std::to_string(t.row_phases) + " x " + std::to_string(t.column_phases) + ", boxes " +
-        std::to_string(launch.params.copy_boxes) + ", stages " + std::to_string(launch.params.stages) + " and " +
-        std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
-        (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
-        std::to_string(t.splits);
+        std::to_string(launch.params.copy_boxes) + (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " +
+        std::to_string(launch.params.stages) + " and " + std::to_string(launch.params.weight_stages) +
+        (launch.params.weights_stay ? " (stay)" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
+        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands.
     return c.check(
         what.c_str(),

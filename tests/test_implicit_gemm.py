@@ -167,6 +167,37 @@ def test_many_weights_for_few_positions_are_read_in_place(precision):
     assert best.plan.tile.weights_in_place
 
 
+# x, how it lies in memory, and whether Hopper's copy engine may bring its rows, as far as the planner knows.
+ROWS = {
+    "1x1": (Problem(2, 128, 72, (16, 128), (1, 1)), "contiguous", True),
+    "2x2 s2": (Problem(2, 128, 64, (12, 128), (2, 2), (2, 2)), "contiguous", True),
+    "2x2 s2 of larger images": (Problem(2, 128, 64, (64, 128), (2, 2), (2, 2)), "contiguous", True),
+    "4x4 s2": (Problem(2, 64, 64, (12, 128), (4, 4), (2, 2), (1, 1)), "contiguous", True),
+    "3x3": (Problem(2, 64, 64, (24, 136), (3, 3), (1, 1), (1, 1)), "contiguous", True),
+    "groups of 40": (Problem(2, 80, 128, (16, 72), (3, 3), (1, 1), (1, 1), groups=2), "contiguous", True),
+    "behind 16 bytes": (Problem(2, 128, 64, (12, 128), (2, 2), (2, 2)), "offset", True),
+    "width": (Problem(2, 128, 64, (12, 101), (2, 2), (2, 2)), "contiguous", False),
+    "every second": (Problem(2, 128, 64, (12, 128), (2, 2), (2, 2)), "sliced", False),
+    "expanded": (Problem(2, 128, 64, (12, 128), (2, 2), (2, 2)), "expanded", False),
+    "channels_last": (Problem(2, 128, 64, (12, 128), (2, 2), (2, 2)), "channels_last", False),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@modes
+def test_which_rows_are_brought_in_boxes(rows, precision):
+    p, memory, may = ROWS[rows]
+    x, w = torch.ones(p.x_shape, dtype=dtype_of(precision)), torch.empty(p.w_shape, dtype=dtype_of(precision))
+    plan = convt.explain(lay_out(x, memory), w, device="h200", **p.arguments)
+    tiles = [c.plan.tile for c in candidates(plan, "implicit_gemm_sm90").values() if c.fits]
+    assert tiles
+    assert all(("rows in boxes" in str(tile)) == tile.rows_in_boxes for tile in tiles)
+    if dtype_of(precision) == torch.float32:
+        assert may or not any(tile.rows_in_boxes for tile in tiles)
+    else:
+        assert any(tile.rows_in_boxes for tile in tiles) == may
+
+
 # GPU
 
 
@@ -240,6 +271,20 @@ def test_weights_in_place(layout, weights, precision):
     x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), layout)
     w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), memory)
     b = random_tensor((p.out_channels,), dtype, "cuda")
+    assert_right = rule_of_forward(p, x, w, b, precision)
+    for configuration in NAMES:
+        if configuration.startswith("implicit_gemm_sm90") and takes(configuration, precision):
+            check(p, configuration, x, w, b, assert_right)
+
+
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_in_boxes(rows, precision):
+    p, memory, _ = ROWS[rows]
+    dtype = dtype_of(precision)
+    x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), memory)
+    w, b = random_tensor(p.w_shape, dtype, "cuda"), random_tensor((p.out_channels,), dtype, "cuda")
     assert_right = rule_of_forward(p, x, w, b, precision)
     for configuration in NAMES:
         if configuration.startswith("implicit_gemm_sm90") and takes(configuration, precision):

@@ -116,10 +116,10 @@ CONVT_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
                : "r"(shared_address(row))
                : "memory");
 }
-CONVT_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+CONVT_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
 

@@ -1,6 +1,5 @@
 // A tensor in global memory, as the copy engine of sm_90 is told about it: boxes of it are copied to shared memory, and
-// what a box has outside of the tensor becomes zero. The innermost dimension of a box is 128 bytes, with the 128-byte
-// swizzle.
+// what a box has outside of the tensor becomes zero.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +15,14 @@ struct TensorMapLayout {
   int64_t sizes[tensor_map_rank];        // innermost first
   int64_t strides[tensor_map_rank - 1];  // bytes, of all but the innermost
   int32_t box[tensor_map_rank];
+  int32_t swizzle_bytes = 128;  // of that name, for rows of so many bytes; or 0, none
+
+  int32_t inner_bytes() const { return box[0] * element_bytes; }
 
   // Whether the copy engine takes it.
   bool valid() const {
-    if (reinterpret_cast<uintptr_t>(base) % 16 != 0 || box[0] * element_bytes != 128) return false;
+    if (reinterpret_cast<uintptr_t>(base) % 16 != 0) return false;
+    if (inner_bytes() % 16 != 0 || (swizzle_bytes != 0 && inner_bytes() != swizzle_bytes)) return false;
     for (int d = 0; d < tensor_map_rank; ++d) {
       if (sizes[d] < 1 || sizes[d] > int64_t{1} << 32 || box[d] < 1 || box[d] > tensor_map_most_box) return false;
     }

@@ -705,7 +705,9 @@ inline void stmatrix_x4(SharedAddress row, const uint32_t (&r)[4]) { emulated::s
 inline void stmatrix_x4_trans(SharedAddress row, const uint32_t (&r)[4]) { emulated::stmatrix<true>(row, r); }
 
 inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) { emulated::ldmatrix<false>(r, row); }
-inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) { emulated::ldmatrix<true>(r, row); }
+inline void ldmatrix_x4_trans(uint32_t (&r)[4], SharedAddress row) {
+  emulated::ldmatrix<true>(r, reinterpret_cast<const void*>(row));
+}
 
 template <int Bytes>
 void cp_async(void* shared, const void* global, int valid_bytes) {
@@ -810,8 +812,10 @@ inline TensorMap make_tensor_map(const TensorMapLayout& layout) {
   return map;
 }
 
-// What the 128-byte swizzle makes of an address.
-inline SharedAddress swizzled(SharedAddress a) { return a ^ (a >> 3 & 0x70); }
+// What the swizzle of rows of so many bytes makes of an address.
+inline SharedAddress swizzled(SharedAddress a, int32_t bytes = 128) {
+  return bytes == 128 ? a ^ (a >> 3 & 0x70) : bytes == 32 ? a ^ (a >> 3 & 0x10) : a;
+}
 
 inline void prefetch_tensor_map(const TensorMap&) {}
 inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
@@ -822,12 +826,14 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
   if (shared % 1024 != 0) simt::fail("a box is not copied to a multiple of 1024 bytes");
   simt::CountingBarrier& b = simt::counting_barrier(barrier);
   static const unsigned char zeros[16] = {};
-  const int64_t unit = 16 / layout.element_bytes;  // a unit may be cut by the end of the channels
+  const int64_t unit = 16 / layout.element_bytes;  // a unit may be cut by the end of the innermost dimension
+  const int32_t inner = layout.inner_bytes();
+  if (inner != 128 && at[0] % unit != 0) simt::fail("a box begins inside of a unit");
   SharedAddress to = shared;
   for (int32_t g = 0; g < layout.box[4]; ++g) {
     for (int32_t n = 0; n < layout.box[3]; ++n) {
       for (int32_t r = 0; r < layout.box[2]; ++r) {
-        for (int32_t c = 0; c < layout.box[1]; ++c, to += 128) {
+        for (int32_t c = 0; c < layout.box[1]; ++c, to += static_cast<SharedAddress>(inner)) {
           const int64_t place[4] = {at[1] + c, at[2] + r, at[3] + n, at[4] + g};
           bool inside = true;
           const unsigned char* from = static_cast<const unsigned char*>(layout.base);
@@ -835,11 +841,12 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
             inside &= place[d] >= 0 && place[d] < layout.sizes[d + 1];
             from += place[d] * layout.strides[d];
           }
-          for (int32_t u = 0; u < 8; ++u) {
+          for (int32_t u = 0; u < inner / 16; ++u) {
             const int64_t first = at[0] + u * unit, left = std::clamp<int64_t>(layout.sizes[0] - first, 0, unit);
-            const unsigned valid = inside ? static_cast<unsigned>(left * layout.element_bytes) : 0;
-            b.copies.push_back({reinterpret_cast<void*>(swizzled(to + static_cast<SharedAddress>(16 * u))),
-                                valid > 0 ? from + first * layout.element_bytes : zeros, 16, valid});
+            const unsigned valid = inside && first >= 0 ? static_cast<unsigned>(left * layout.element_bytes) : 0;
+            b.copies.push_back(
+                {reinterpret_cast<void*>(swizzled(to + static_cast<SharedAddress>(16 * u), layout.swizzle_bytes)),
+                 valid > 0 ? from + first * layout.element_bytes : zeros, 16, valid});
           }
         }
       }

@@ -153,11 +153,11 @@ void for_each_tap(const Problem& p, const GemmTile& tile, const Tables& t, const
   }
 }
 
-// How x is read. `quads`: patches begin at a multiple of four pixels. The planner, which has no pointers, passes null.
-inline Fill fill_of(const Problem& p, const void* x, bool quads) {
+// How x is read, where patches begin at multiples of so many pixels. The planner, which has no pointers, passes null.
+inline Fill fill_of(const Problem& p, const void* x, int32_t begin) {
   const int64_t bytes = element_size(p.dtype);
   const auto vector = static_cast<int32_t>(16 / bytes);
-  if (quads && access_width(x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) return Fill::rows;
+  if (begin % quad == 0 && access_width(x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, quad) == quad) return Fill::rows;
   const int32_t width = access_width(x, bytes, p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector);
   return width == vector ? Fill::channels : Fill::elements;
 }
@@ -175,10 +175,10 @@ inline int32_t store_width(const Problem& p, const void* y, const GemmTile& tile
   return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, widest);
 }
 
-// `quads`: patches begin at a multiple of four pixels, and are read so. `pixel_bytes`: of a pixel in the patch, from a
-// step's offset in pixels.
+// `begin`: patches begin at multiples of so many pixels. `pixel_bytes`: of a pixel in the patch, from a step's offset
+// in pixels.
 inline void make_common(const GemmTile& tile, const Problem& p, const Operands& o, const Tables& t, const Counts& n,
-                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, bool quads,
+                        const Workspace& workspace, int32_t patch_rows, int32_t patch_columns, int32_t begin,
                         int32_t pixel_bytes, CommonParams& q, PackParams& k) {
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   unsigned char* const memory = static_cast<unsigned char*>(o.workspace);
@@ -207,7 +207,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.splits = tile.splits;
   q.channels_innermost = channels_innermost(p);
 
-  q.fill = fill_of(p, o.x, quads);
+  q.fill = fill_of(p, o.x, begin);
   q.store_width = store_width(p, o.result, tile, n.columns);
 
   q.by_channels = Divisor(n.channels), q.by_sets = Divisor(t.sets), q.by_splits = Divisor(tile.splits);
@@ -234,7 +234,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   int64_t packed = 0;
   for (int32_t i = 0; i < t.sets; ++i) {
     const PhaseSet& set = t.set[i];
-    const int32_t first = first_column(set, quads);
+    const int32_t first = first_column(set, begin);
     q.sets[i] = {set.row_phase, set.column_phase, set.columns,    set.first_step, set.steps,
                  set.fragments, narrow(packed),   set.lowest_row, first};
     k.sets[i] = {narrow(packed), set.fragments};

@@ -147,11 +147,12 @@ inline bool rows_in_quads(const Problem& p) {
   return true;
 }
 
-constexpr int32_t floor_to_quad(int32_t v) { return floor_div<int32_t>(v, quad) * quad; }
+// Patches begin at multiples of so many pixels, if threads read them.
+inline int32_t patch_begin(const Problem& p) { return rows_in_quads(p) ? quad : 1; }
 
-// Where the patch of a set begins, from the tile's first position.
-inline int32_t first_column(const PhaseSet& set, bool quads) {
-  return quads ? floor_to_quad(set.lowest_column) : set.lowest_column;
+// Where the patch of a set begins, from the tile's first position: at a multiple of `pixels`.
+inline int32_t first_column(const PhaseSet& set, int32_t pixels) {
+  return floor_div<int32_t>(set.lowest_column, pixels) * pixels;
 }
 
 }  // namespace convt::implicit_gemm

@@ -62,7 +62,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const Counts n = make_counts(p, t, tile);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
-  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, rows_in_quads(p),
+  make_common(tile, p, o, t, n, make_workspace(config, p, n, tile), patch.rows, patch.columns, patch_begin(p),
               pixel_bytes(mode_of(p)), q, launch.pack);
   leave_out_taps(p, n, tile, launch.pack);
   // Beside the mask, where the step's fragments of A begin.

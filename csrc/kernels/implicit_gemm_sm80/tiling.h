@@ -22,14 +22,14 @@ struct Patch {
 };
 
 inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile) {
-  const bool quads = rows_in_quads(p);
+  const int32_t begin = patch_begin(p);
   Patch patch{};
   for (int32_t i = 0; i < t.sets; ++i) {
     const PhaseSet& set = t.set[i];
     patch.rows = std::max(patch.rows, tile.rows + set.highest_row - set.lowest_row);
-    patch.columns = std::max(patch.columns, tile.columns + set.highest_column - first_column(set, quads));
+    patch.columns = std::max(patch.columns, tile.columns + set.highest_column - first_column(set, begin));
   }
-  if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
+  patch.columns = ceil_div(patch.columns, begin) * begin;
   patch.pixels = tile.images * patch.rows * patch.columns;
   patch.quads = ceil_div(patch.pixels, quad);
   // The words of four lanes of a pixel, and of their neighbours that are read with them, lie in different banks.

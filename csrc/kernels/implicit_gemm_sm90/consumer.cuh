@@ -57,19 +57,31 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 
   // Warpgroups that take tiles in turn: the one whose turn it is, and how often it was this one's.
   int32_t turn = 0, turns = 0;
-  const int32_t next_unit = (static_cast<int32_t>(gridDim.x) - 1) * p.reuse + 1;
+  // While the second of two warpgroups that take turns waits for the first one's steps, or has no tile, it writes one
+  // that is outside of the batch: the instructions that write the first tile have been fetched then.
+  constexpr int32_t steps_of_rehearsal = 8;
+  const bool idle = p.units <= static_cast<int32_t>(gridDim.x);
+  bool rehearses = alternate && device::uniform(static_cast<uint32_t>(group)) == 1 && p.splits == 1 && p.reuse == 1 &&
+                   (idle || p.chunks * p.sets[0].steps >= steps_of_rehearsal);
   // Of the tiles that share a patch, how many are left.
   int32_t left = p.reuse;
-  for (int32_t tile = static_cast<int32_t>(blockIdx.x) * p.reuse; tile < opaque(p.units) * p.reuse;) {
-    const Place at = place_of(p, static_cast<uint32_t>(tile));
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < opaque(p.units);) {
+    Place at = place_of(p, unit, p.reuse - left);
     const DeviceSet& set = p.sets[at.set];
-    const Chunks chunks = chunks_of(p, at);
+    Chunks chunks = chunks_of(p, at);
+    const bool rehearsal = alternate && rehearses;
+    rehearses = false;
     // The patch is given back by the last tile of each warpgroup that reads it.
     const bool shared_patch = p.reuse > 1, gives_back = left <= (alternate && shared_patch ? 2 : 1);
     const bool unit_ends = left == 1;
-    tile += unit_ends ? next_unit : 1, left = unit_ends ? p.reuse : left - 1;
     const int32_t steps = opaque(set.steps);
-    if constexpr (alternate) {
+    if (rehearsal) {
+      at.image = p.batch, chunks = {0, 0};
+    } else {
+      if (unit_ends) unit = next_unit(p, unit);
+      left = unit_ends ? p.reuse : left - 1;
+    }
+    if (alternate && !rehearsal) {
       const bool mine = turn == group;
       turn ^= 1;
       if (!mine) {
@@ -95,7 +107,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         device::wgmma_results(sums[m][i]);
       }
     }
-    if (alternate && p.in_turn) {
+    if (alternate && p.in_turn && !rehearsal) {
       device::mbarrier_wait(barriers.order(group), static_cast<uint32_t>(turns + 1 - group) & 1);
       ++turns;
     }
@@ -295,7 +307,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     // The next tile has the same patch.
     if (!unit_ends) patch.rewind(p.chunks, p.stages);
-    if (alternate && p.in_turn) {
+    if (alternate && p.in_turn && !rehearsal) {
       // All lanes have seen their own turn: without steps nothing else brings them together.
       __syncwarp();
       device::mbarrier_arrive_if(barriers.order(group ^ 1), elected);

@@ -36,9 +36,12 @@ bool make_tensor_map(const TensorMapLayout& layout, TensorMap& map) {
   // Elements are not interpreted: nothing is rounded, and what is outside is zero bits.
   const CUtensorMapDataType type =
       layout.element_bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  const CUtensorMapSwizzle swizzle = layout.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : layout.swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
+                                                                  : CU_TENSOR_MAP_SWIZZLE_NONE;
   return encode(reinterpret_cast<CUtensorMap*>(&map), type, tensor_map_rank, const_cast<void*>(layout.base), sizes,
-                strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+                strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -49,6 +52,9 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   Params& params = launch.params;
   // Without a map of x, threads bring the patch.
   params.copy_boxes = params.copy_boxes && make_tensor_map(launch.x_map, params.x_map);
+  if (params.wide_boxes > 0) {
+    params.copy_boxes = params.copy_boxes && make_tensor_map(launch.wide_x_map, params.wide_x_map);
+  }
   if (params.weights_in_place && !make_tensor_map(make_w_map(problem, operands.w), params.w_map)) {
     return cudaErrorNotSupported;
   }

@@ -15,15 +15,19 @@ struct alignas(4) StepTaps {
 
 struct Params : CommonParams {
   TensorMap x_map;                                     // if copy_boxes
+  TensorMap wide_x_map;                                // if wide_boxes > 0
   TensorMap w_map;                                     // if weights_in_place
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
   int32_t regions;                                     // of a patch
+  int32_t wide_boxes, narrow_boxes;                    // of a row of a patch
+  int32_t wide_bytes, narrow_bytes;                    // of a box
   int32_t stages, weight_stages, weight_stage_bytes;
   bool weights_stay;      // in shared memory
   bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
   bool copy_boxes;        // the copy engine brings the patch
+  bool rows_in_boxes;     // by rows, a region at a time; two warps transpose them
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
@@ -33,7 +37,7 @@ struct Params : CommonParams {
   bool gather;                        // the inputs of each step for themselves
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
   int32_t reach_rows, reach_columns;  // from the lowest to the highest shift of a step
-  Divisor by_pieces_columns, by_pieces_rows, by_stages, by_weight_stages;
+  Divisor by_pieces_columns, by_pieces_rows, by_stages, by_weight_stages, by_blocks;
   StepTaps taps[most_taps];  // of steps
 };
 
@@ -63,7 +67,8 @@ struct Launch {
   Params params;
   ChannelsLastParams channels_last;  // if params.channels_last
   uint32_t channels_last_grid;
-  TensorMapLayout x_map;  // of params.x_map, which the launch makes if params.copy_boxes
+  TensorMapLayout x_map;       // of params.x_map, which the launch makes if params.copy_boxes
+  TensorMapLayout wide_x_map;  // if params.wide_boxes > 0
   PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;
@@ -108,8 +113,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   int64_t channels_last_at = 0;
   const Workspace workspace = make_workspace(config, p, n, tile, &channels_last_at);
-  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, begins_at_quads(p, tile), row_bytes, q,
-              launch.pack);
+  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q, launch.pack);
   q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
   q.patch_bytes = narrow(patch.bytes), q.patch_part_bytes = patch.pixels * row_bytes;
@@ -127,7 +131,15 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     x = to;
   }
   launch.x_map = make_x_map(p, x, tile, patch);
-  q.copy_boxes = copies_boxes(p, tile, launch.x_map);
+  q.copy_boxes = copies_boxes(p, tile, launch.x_map), q.rows_in_boxes = tile.rows_in_boxes;
+  q.wide_boxes = q.narrow_boxes = q.wide_bytes = q.narrow_bytes = 0;
+  if (tile.rows_in_boxes) {
+    const int32_t wide = wide_pixels(element_size(p.dtype));
+    launch.wide_x_map = make_rows_map(p, x, wide);
+    q.wide_boxes = patch.columns / wide, q.narrow_boxes = patch.columns % wide / region_pixels;
+    q.wide_bytes = launch.wide_x_map.box[1] * launch.wide_x_map.inner_bytes();
+    q.narrow_bytes = launch.x_map.box[1] * launch.x_map.inner_bytes();
+  }
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
@@ -141,7 +153,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     }
   });
   q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
-  q.reach_columns = t.set[0].highest_column - t.set[0].lowest_column;
+  // From where a patch begins.
+  q.reach_columns = t.set[0].highest_column - first_column(t.set[0], patch_begin(p, tile));
   q.gather = gathers(tile);
   q.in_turn = multiplies_in_turn(shared, t, tile, n);
   q.steps_alike = !q.gather;
@@ -151,7 +164,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     while (!q.channels_innermost && tile.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;
   }
   launch.shared_bytes = shared.bytes;
-  launch.grid = static_cast<uint32_t>(plan.grid);
+  launch.grid = static_cast<uint32_t>(plan.grid), q.by_blocks = Divisor(plan.grid);
 }
 
 }  // namespace convt::implicit_gemm_sm90

@@ -1,5 +1,5 @@
-// The producers: one warp copies weights; the other three bring the patch, or one brings it and two prepare the
-// weights.
+// The producers: one warp copies weights; the other three bring the patch, or one has the copy engine bring it and two
+// prepare what has come.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -75,6 +75,15 @@ CONVT_DEVICE int32_t count_of(const Params& p, int32_t chunk) {
   return chunk == p.chunks - 1 ? p.last_count : row_bytes / k_bytes;
 }
 
+// A block's units: as many blocks as there are take a unit each, and then the next ones, each block one place further
+// than before. Phases have different numbers of taps, and how many blocks there are is often a multiple of how many
+// phases: a block would have the same one all the time.
+CONVT_DEVICE int32_t next_unit(const Params& p, int32_t unit) {
+  auto place = static_cast<uint32_t>(unit);
+  p.by_blocks.divide(place);
+  return unit + (place + 1 == p.by_blocks.divisor ? 1 : static_cast<int32_t>(p.by_blocks.divisor) + 1);
+}
+
 CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
@@ -103,7 +112,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   device::SharedAddress empty = empty_first, to = weights;
   uint32_t parity = 1;
   if (!in_place) device::wait_for_previous_kernel();  // which packs them
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
       const Place at = place_of(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
@@ -192,7 +201,7 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
     __syncwarp();
     if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
   };
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
       const Place at = place_of(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
@@ -485,7 +494,7 @@ CONVT_DEVICE bool reaches_outside(const Params& p, const Place& at, const Device
 // The patches of a block's units, one chunk of channels after the other.
 template <class Fill>
 CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit += static_cast<int32_t>(gridDim.x)) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
     const Place at = place_of(p, unit, 0);
     const Chunks chunks = chunks_of(p, at);
     if (chunks.first != chunks.last) fill(at, p.sets[at.set], chunks);
@@ -592,21 +601,126 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
   }
 }
 
-// Whether two warps round what the copy engine has brought.
+// Whether two warps transpose or round what the copy engine has brought.
 template <Mode mode>
-CONVT_DEVICE bool rounds_boxes(const Params& p) {
-  return rounds<mode> && !p.channels_last;
+CONVT_DEVICE bool prepares_boxes(const Params& p) {
+  return p.rows_in_boxes || (rounds<mode> && !p.channels_last);
+}
+
+// Boxes of rows are [channel][pixel], and are brought to their place where they lie, without bank conflicts.
+//
+// Of 16-bit types, matrices of 8 channels by 8 pixels: the 16 pixels from `pixel` on of a box whose rows have so many
+// units of 16 bytes, swizzled.
+template <int RowUnits>
+CONVT_DEVICE void load_transposed(uint32_t (&r)[4][4], device::SharedAddress box, int32_t pixel, int32_t lane,
+                                  int32_t count) {
+  static_assert(RowUnits == 2 || RowUnits == 8);
+  const int32_t unit = pixel / 8 + lane / 8 % 2, channel = lane / 16 * 8 + lane % 8;
+  const int32_t swizzle = RowUnits == 2 ? channel >> 2 & 1 : channel & 7;
+  const device::SharedAddress row = box + static_cast<uint32_t>((channel * RowUnits + (unit ^ swizzle)) * unit_bytes);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < count) device::ldmatrix_x4_trans(r[k], row + static_cast<uint32_t>(k * 16 * RowUnits * unit_bytes));
+  }
+}
+CONVT_DEVICE void store_transposed(const uint32_t (&r)[4][4], device::SharedAddress pixels, int32_t lane,
+                                   int32_t count) {
+  const int32_t pixel = lane / 8 % 2 * 8 + lane % 8, unit = lane / 16;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    if (k < count) device::stmatrix_x4(pixels + unit_at(pixel, 2 * k + unit), r[k]);
+  }
+}
+
+// A wide box: each of two warps has half of its pixels.
+CONVT_DEVICE void transpose_wide_matrices(device::SharedAddress box, int32_t warp, int32_t lane, int32_t count) {
+  constexpr int32_t bytes = region_pixels * row_bytes;
+  uint32_t r[2][4][4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) load_transposed<8>(r[i], box, (2 * warp + i) * region_pixels, lane, count);
+  device::named_barrier(1, rounders);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    store_transposed(r[i], box + static_cast<uint32_t>((2 * warp + i) * bytes), lane, count);
+  }
+}
+CONVT_DEVICE void transpose_narrow_matrices(device::SharedAddress box, int32_t lane, int32_t count) {
+  uint32_t r[4][4];
+  load_transposed<2>(r, box, 0, lane, count);
+  __syncwarp();
+  store_transposed(r, box, lane, count);
+}
+
+// Of float32, where all boxes are wide: a lane has a pixel, and each of two warps half of the channels.
+CONVT_DEVICE void load_words(uint32_t (&r)[4][4], device::SharedAddress box, int32_t first, int32_t lane,
+                             int32_t count) {
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    if (first + u >= 2 * count) break;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      r[u][k] = device::load_shared_4(box + static_cast<uint32_t>((4 * (first + u) + k) * row_bytes + 4 * lane));
+    }
+  }
+}
+template <Mode mode>
+CONVT_DEVICE void store_words(const Params& p, const uint32_t (&r)[4][4], device::SharedAddress box, int32_t first,
+                              int32_t lane, int32_t count) {
+#pragma unroll
+  for (int u = 0; u < 4; ++u) {
+    if (first + u >= 2 * count) break;
+    store_rounded<mode>(p, box + unit_at(lane, first + u), make_uint4(r[u][0], r[u][1], r[u][2], r[u][3]));
+  }
+}
+
+// A warp's part of a patch.
+template <Mode mode>
+CONVT_DEVICE void transpose_boxes(const Params& p, const Filler& f, device::SharedAddress stage, int32_t count) {
+  // What depends on a lane is computed again for each box, as there are no registers for it.
+  constexpr int32_t narrow_place = region_pixels * row_bytes;
+  constexpr int32_t wide_place = wide_pixels(sizeof(typename Traits<mode>::Scalar)) * row_bytes;
+  const int32_t rows = p.tile_images * p.patch_rows;
+  device::SharedAddress box = stage;
+  if constexpr (rounds<mode>) {
+    // Two at a time: one waits for most of the time.
+#pragma unroll 1
+    for (int32_t left = rows * p.wide_boxes; left > 0; left -= 2, box += 2 * wide_place) {
+      const int32_t lane = opaque(f.lane), first = 4 * f.warp;
+      const device::SharedAddress second = box + static_cast<uint32_t>(left > 1 ? wide_place : 0);
+      uint32_t r[2][4][4];
+      load_words(r[0], box, first, lane, count);
+      load_words(r[1], second, first, lane, count);
+      device::named_barrier(1, rounders);
+      store_words<mode>(p, r[0], box, first, lane, count);
+      if (left > 1) store_words<mode>(p, r[1], second, first, lane, count);
+    }
+  } else {
+    int32_t mine = f.warp;  // narrow boxes until the warp's next one
+#pragma unroll 1
+    for (int32_t row = 0; row < rows; ++row) {
+#pragma unroll 1
+      for (int32_t i = 0; i < p.wide_boxes; ++i, box += wide_place) {
+        transpose_wide_matrices(box, f.warp, opaque(f.lane), count);
+      }
+#pragma unroll 1
+      for (int32_t i = 0; i < p.narrow_boxes; ++i, box += narrow_place, mine ^= 1) {
+        if (mine == 0) transpose_narrow_matrices(box, opaque(f.lane), count);
+      }
+    }
+  }
 }
 
 // A warp's part where the copy engine brings the patches.
 template <Mode mode>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  const bool wide = rounds_boxes<mode>(p);
+  const bool prepared = prepares_boxes<mode>(p);
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  const int32_t parts = wide ? 1 : parts_of(mode);
-  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes * parts);
+  const int32_t parts = prepared ? 1 : parts_of(mode);
+  const auto bytes = static_cast<uint32_t>(
+      p.rows_in_boxes ? p.tile_images * p.patch_rows * (p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes)
+                      : p.patch_pixels * row_bytes * parts);
   Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
@@ -620,12 +734,33 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
         device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
         if (device::elect()) {
           edges[ring.stage] = outside ? 1 : 0;
-          const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
+          const device::SharedAddress there =
+              prepared ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
           device::mbarrier_arrive_expect(there, bytes);
           const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+          if (p.rows_in_boxes) {
+            constexpr int32_t wide = wide_pixels(sizeof(typename Traits<mode>::Scalar));
+            constexpr int32_t narrow_place = region_pixels * row_bytes;
+            device::SharedAddress to = stage;
+#pragma unroll 1
+            for (int32_t image = at.image; image < at.image + p.tile_images; ++image) {
+#pragma unroll 1
+              for (int32_t r = row; r < row + p.patch_rows; ++r) {
+                int32_t place[tensor_map_rank] = {column, chunk * channels_of_chunk(mode), r, image, at.group};
+#pragma unroll 1
+                for (int32_t i = 0; i < p.wide_boxes; ++i, place[0] += wide, to += wide * row_bytes) {
+                  device::box_load(to, p.wide_x_map, place, there);
+                }
+#pragma unroll 1
+                for (int32_t i = 0; i < p.narrow_boxes; ++i, place[0] += region_pixels, to += narrow_place) {
+                  device::box_load(to, p.x_map, place, there);
+                }
+              }
+            }
+          }
 #pragma unroll
           for (int32_t part = 0; part < parts_of(mode); ++part) {
-            if (part == parts) break;
+            if (part == parts || p.rows_in_boxes) break;
             const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
                                                     part * p.groups + at.group};
             device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
@@ -639,7 +774,7 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
 
 // What the other two warps do with them.
 template <Mode mode>
-CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
+CONVT_DEVICE void prepare_boxes(const Params& p, const Barriers& barriers) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64;
   const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
@@ -648,7 +783,12 @@ CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
         device::mbarrier_wait(barriers.patch_read(ring.stage), ring.parity);
-        round_regions<mode>(p, filler, patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), count_of(p, chunk));
+        const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+        if (p.rows_in_boxes) {
+          transpose_boxes<mode>(p, filler, stage, count_of(p, chunk));
+        } else if constexpr (rounds<mode>) {
+          round_regions<mode>(p, filler, stage, count_of(p, chunk));
+        }
         device::fence_async_proxy();
         __syncwarp();
         if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(ring.stage));
@@ -676,7 +816,7 @@ CONVT_DEVICE void clear_beyond_boxes(const Params& p, unsigned char* shared) {
 // How many arrivals make a stage of the patch full.
 template <Mode mode>
 CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
-  return !p.copy_boxes ? fillers / 32 : rounds_boxes<mode>(p) ? rounders / 32 : 1;
+  return !p.copy_boxes ? fillers / 32 : prepares_boxes<mode>(p) ? rounders / 32 : 1;
 }
 
 template <Mode mode>
@@ -685,8 +825,8 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
     if (warp == 0) {
       copy_boxes<mode>(p, shared, barriers);
-    } else if (rounds_boxes<mode>(p)) {
-      round_boxes<mode>(p, barriers);
+    } else if (prepares_boxes<mode>(p)) {
+      prepare_boxes<mode>(p, barriers);
     } else if (transposes_weights<mode>(p)) {
       transpose_weights(p, barriers);
     }

@@ -41,9 +41,40 @@ constexpr int32_t channels_of_chunk(Mode m) { return row_bytes / k_bytes * chann
 constexpr bool gathers(const GemmTile& tile) { return tile.piece_rows == 0; }
 inline constexpr int32_t gathers_less_than = 1 << 14;  // rows, columns, and their shifts
 
-// Whether patches begin at a multiple of four pixels. Boxes begin anywhere, and gathered inputs have no patch.
-inline bool begins_at_quads(const Problem& p, const GemmTile& tile) {
-  return !tile.channels_last && !gathers(tile) && rows_in_quads(p);
+// Of a dimension of a tensor map, bytes; one of a single element has any.
+constexpr int64_t map_stride(int64_t size, int64_t bytes) { return size > 1 ? bytes : 16; }
+
+// Rows of x as [group][image][row][channel][column], in boxes of so many pixels of the channels of a chunk. Those of 16
+// bits are read as matrices, for which they are swizzled.
+inline TensorMapLayout make_rows_map(const Problem& p, const void* x, int32_t pixels) {
+  const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
+  const int64_t fragment = channels_of_fragment(mode_of(p)), whole = ceil_div(channels, fragment) * fragment;
+  const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
+  return {x,
+          static_cast<int32_t>(bytes),
+          {p.in_w, channels, p.in_h, p.batch, p.groups},
+          {stride(channels, p.x_strides[1]), stride(p.in_h, p.x_strides[2]), stride(p.batch, p.x_strides[0]),
+           stride(p.groups, checked_mul(channels, p.x_strides[1]))},
+          {pixels, static_cast<int32_t>(std::min<int64_t>(whole, channels_of_chunk(mode_of(p)))), 1, 1, 1},
+          bytes == 2 ? pixels * 2 : 0};
+}
+
+// A wide box has rows of 128 bytes; those of a narrow one, a region, cost the copy engine almost as much. Of float32
+// all boxes are wide.
+constexpr int32_t wide_pixels(int64_t element_bytes) { return static_cast<int32_t>(row_bytes / element_bytes); }
+constexpr int32_t box_pixels(const Problem& p) { return element_size(p.dtype) == 4 ? wide_pixels(4) : region_pixels; }
+
+// Whether the copy engine may bring rows of x, as far as strides tell, which two warps then transpose where they lie.
+inline bool may_bring_rows(const Problem& p) {
+  return (p.in_w == 1 || p.x_strides[3] == 1) && (p.in_channels == 1 || p.x_strides[1] != 1) &&
+         make_rows_map(p, nullptr, region_pixels).valid();
+}
+
+// Patches begin at multiples of so many pixels. Boxes of rows begin at 16 bytes, other ones anywhere, and gathered
+// inputs have no patch.
+inline int32_t patch_begin(const Problem& p, const GemmTile& tile) {
+  if (tile.channels_last || gathers(tile)) return 1;
+  return tile.rows_in_boxes ? static_cast<int32_t>(unit_bytes / element_size(p.dtype)) : implicit_gemm::patch_begin(p);
 }
 
 // The part of the input that is in shared memory at a time: 128 bytes of channels of each pixel.
@@ -53,7 +84,7 @@ struct Patch {
 };
 
 inline Patch make_patch(const Config& config, const Problem& p, const Tables& t, const GemmTile& tile) {
-  const bool quads = begins_at_quads(p, tile);
+  const int32_t begin = patch_begin(p, tile);
   const PhaseSet& set = t.set[0];  // as all
   const int64_t pixel_bytes = int64_t{row_bytes} * parts_of(mode_of(p));
   Patch patch{};
@@ -64,8 +95,9 @@ inline Patch make_patch(const Config& config, const Problem& p, const Tables& t,
     return patch;
   }
   patch.rows = tile.rows + set.highest_row - set.lowest_row;
-  patch.columns = tile.columns + set.highest_column - first_column(set, quads);
-  if (quads) patch.columns = ceil_div(patch.columns, quad) * quad;
+  patch.columns = tile.columns + set.highest_column - first_column(set, begin);
+  const int32_t columns = tile.rows_in_boxes ? box_pixels(p) : begin;
+  patch.columns = ceil_div(patch.columns, columns) * columns;
   patch.pixels = ceil_div(tile.images * patch.rows * patch.columns, region_pixels) * region_pixels;
   patch.bytes = pixel_bytes * patch.pixels;
   return patch;
@@ -119,9 +151,6 @@ inline bool multiplies_in_turn(const SharedLayout& s, const Tables& t, const Gem
   return !s.weights_stay || 2 * n.chunks * (gathers(tile) ? t.steps : 1) > s.patch_stages;
 }
 
-// Of a dimension of a tensor map, bytes; one of a single element has any.
-constexpr int64_t map_stride(int64_t size, int64_t bytes) { return size > 1 ? bytes : 16; }
-
 // w as [group][input channel][row][column][output channel], in boxes of 128 bytes of output channels of a tap and a
 // chunk of the reduction: a block of 64 is one of them, or two. Channels beyond those of the group become zeros.
 inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
@@ -156,9 +185,10 @@ inline int64_t channels_last_elements(const Problem& p) {  // of a part
   return checked_mul(pixels, padded_channels(p));
 }
 
-// x as [group][image][row][column][channel], or all groups of each part if it is in the workspace, in boxes of a part
-// of a patch.
+// Unless its rows are in boxes, x as [group][image][row][column][channel], or all groups of each part if it is in the
+// workspace, in boxes of a part of a patch.
 inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTile& tile, const Patch& patch) {
+  if (tile.rows_in_boxes) return make_rows_map(p, x, region_pixels);
   const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
   int64_t groups = p.groups, column = p.x_strides[3], row = p.x_strides[2], image = p.x_strides[0], group = channels;
   if (tile.channels_last) {
@@ -175,7 +205,7 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
 
 // Whether the copy engine may bring patches by `x_map`, which make_x_map() has made.
 inline bool copies_boxes(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
-  return (tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
+  return (tile.rows_in_boxes || tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
 }
 
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,

@@ -103,7 +103,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   for (int32_t i = 0; i < t.sets; ++i) {
     pixels += pixels_inside(p.in_h, ceil_div(p.out_h, p.stride_h), tile.rows, patch.rows, t.set[i].lowest_row) *
               pixels_inside(p.in_w, ceil_div(p.out_w, p.stride_w), tile.columns, patch.columns,
-                            family::first_column(t.set[i], family::rows_in_quads(p)));
+                            family::first_column(t.set[i], family::patch_begin(p)));
   }
   pixels *= static_cast<double>(images) / t.sets;
   const double fill = 1.25 * pixels * pixel_cost(p) * mma_seconds(device);

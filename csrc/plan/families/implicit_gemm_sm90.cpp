@@ -59,7 +59,7 @@ bool may_bring_into_channels_last(const Problem& p) {
 }
 
 // Steps of the busiest block over those that it would have if all its tiles had the mean. Tiles are numbered with
-// channels and sets fastest, and blocks are often a multiple of these: then a block has the same phases all the time.
+// channels and sets fastest, and a block's units are one place further in each round.
 double busiest(const family::Tables& t, int64_t channels, int64_t reuse, int64_t units, int64_t blocks) {
   std::array<int64_t, implicit_gemm::most_sets + 1> before{};  // of a set, the steps of those before it
   bool alike = true;
@@ -74,14 +74,15 @@ double busiest(const family::Tables& t, int64_t channels, int64_t reuse, int64_t
     const int64_t set = tile / channels, in_set = tile % channels;
     return channels * before[set] + (in_set > 0 ? in_set * t.set[set].steps : 0);
   };
-  const int64_t rounds = ceil_div(units, blocks), again = count / std::gcd(count, blocks);
+  const int64_t rounds = ceil_div(units, blocks), further = blocks + 1;
+  const int64_t again = count / std::gcd(count, further);
   // Neighbours have about the same: of many, every so-manieth.
   const int64_t kinds = std::min(count, blocks), next_kind = ceil_div<int64_t>(kinds, 16);
   int64_t most = 0;
   for (int64_t block = 0; block < kinds; block += next_kind) {
     int64_t steps = 0;
     for (int64_t round = 0; round < std::min(again, rounds); ++round) {
-      const int64_t first = (block + round * blocks) % count * reuse;
+      const int64_t first = (block + round * further) % count * reuse;
       steps += ((rounds - round - 1) / again + 1) * (steps_before(first + reuse) - steps_before(first));
     }
     most = std::max(most, steps);
@@ -115,22 +116,34 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
   // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
-  // Boxes cost their reading, and in float32 two warps' rounding. Otherwise three warps copy, which waits for each line
-  // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
+  // Boxes cost their reading, and two warps' transposing of rows or, in float32, rounding. Otherwise three warps copy,
+  // which waits for each line of memory, and unless channels are innermost bring into order. Two parts are split and
+  // stored twice.
   const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
   if (tile.channels_last && !innermost) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
-  const bool elements = implicit_gemm::fill_of(p, nullptr, family::begins_at_quads(p, tile)) == Fill::elements;
+  const bool elements = implicit_gemm::fill_of(p, nullptr, family::patch_begin(p, tile)) == Fill::elements;
+  const double part = products_of_chunk / 4;  // of a chunk's channels that there are
   double fill_clocks = 0;
   if (innermost) {
-    if (element == 4 && !tile.channels_last) fill_clocks = (130 + 60 * parts) * regions;
+    if (tile.rows_in_boxes) {
+      // Of 16 bits the copy engine is what takes long, a row of a box at a time; of float32 it is transposing.
+      const int32_t wide = family::wide_pixels(element_size(p.dtype));
+      fill_clocks = tile.images * patch.rows *
+                    (patch.columns / wide * (element == 4 ? 400 + 100 * parts : 90 + 240 * part) +
+                     patch.columns % wide / family::region_pixels * (60 + 130 * part));
+    } else if (element == 4 && !tile.channels_last) {
+      fill_clocks = (130 + 60 * parts) * regions * part;
+    }
   } else if (gathers) {
-    fill_clocks = 300 * regions * (elements ? 2 : 1);
+    fill_clocks = 300 * regions * (elements ? 2 : 1) * part;
   } else if (p.x_strides[1] == 1) {
-    fill_clocks = 220 * regions * (elements ? 3 : 1);
+    fill_clocks = 220 * regions * (elements ? 3 : 1) * part;
+  } else if (element == 4) {
+    fill_clocks = ((120 + 40 * parts) * regions + 5 * lines) * (elements ? 2 : 1) * part;
   } else {
-    fill_clocks = ((120 + 40 * parts) * regions + 5 * lines) * (elements ? 2 : 1);
+    fill_clocks = (150 * regions + (140 * regions + 6 * lines) * part) * (elements ? 2 : 1);
   }
   // To bring x into channels_last, it is read and written once more, all its parts.
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
@@ -215,7 +228,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
           patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
       const double readers = std::min(blocks / static_cast<double>(reuse), cores);
       const double read = bytes_read / device.bandwidth * std::max(cores / 2.2, readers / 2);
-      const double load = std::max(read, patches * fill_clocks * products_of_chunk / 4 * clock);
+      const double load = std::max(read, patches * fill_clocks * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
       // one multiplies, or both whenever they can. Those of splits are written in float32, and read by the last of
       // them.
@@ -305,7 +318,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
       }
       // Small images: all positions of a row, of as many rows and images as a tile has positions for.
       const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
-      if (columns <= config.columns() && may_gather(p, t)) {
+      if (columns <= config.columns() && may_gather(p, t) && !tile.rows_in_boxes) {
         tile.piece_rows = 0;
         tile.columns = static_cast<int32_t>(columns);
         tile.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
@@ -321,7 +334,11 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
         // Only TF32's cost something where they are.
         if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
         tile.channels_last = channels_last, tile.weights_in_place = in_place;
-        consider_tiles();
+        for (const bool rows_in_boxes : {false, true}) {
+          if (rows_in_boxes && (channels_last || !family::may_bring_rows(p))) continue;
+          tile.rows_in_boxes = rows_in_boxes;
+          consider_tiles();
+        }
       }
     }
     if (best.grid == 0) {
