@@ -131,8 +131,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       // Of 16 bits the copy engine is what takes long, a row of a box at a time; of float32 it is transposing.
       const int32_t wide = family::wide_pixels(element_size(p.dtype));
       fill_clocks = tile.images * patch.rows *
-                    (patch.columns / wide * (element == 4 ? 400 + 100 * parts : 90 + 240 * part) +
-                     patch.columns % wide / family::region_pixels * (60 + 130 * part));
+                    (patch.columns / wide * (element == 4 ? 400 + 100 * parts : 170 + 420 * part) +
+                     patch.columns % wide / family::region_pixels * (80 + 200 * part));
     } else if (element == 4 && !tile.channels_last) {
       fill_clocks = (130 + 60 * parts) * regions * part;
     }
