@@ -40,7 +40,7 @@ bool run(DataType dtype, Precision precision) {
     const Case<Scalar> c(random_problem(dtype, precision));
     Problem p = c.p;
     p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
-    if (in_place && !family::weights_in_place(p, true)) continue;
+    if (in_place && !family::weights_in_place(p, true, 1)) continue;
     if (boxes && !family::may_bring_rows(p)) continue;
     Plan plan;
     std::string configuration;
@@ -54,11 +54,22 @@ bool run(DataType dtype, Precision precision) {
     // The planner splits reductions that leave a GPU idle; here any may be.
     family::Tables tables;
     const family::Config& config = family::configs[plan.configuration];
-    family::make_tables(config, p, plan.tile.row_phases, plan.tile.column_phases, tables);
     GemmTile& shape = plan.tile;
+    // Rows of y that share a block need more shared memory for their patch.
+    const int32_t planned_rows = shape.stacked_rows;
+    shape.stacked_rows = family::gathers(shape) ? 1 : 1 << pick(0, 2);
+    const auto fits = [&] {
+      if (!family::make_tables(config, p, shape.column_phases, shape.stacked_rows, tables).empty()) return false;
+      const family::Patch patch = family::make_patch(config, p, tables, shape);
+      return family::shared_layout(config, p, tables, patch, shape, shape.patch_stages).bytes > 0;
+    };
+    if (!fits()) {
+      shape.stacked_rows = planned_rows;
+      family::make_tables(config, p, shape.column_phases, shape.stacked_rows, tables);
+    }
     // Small images may be gathered.
     const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
-    if (!family::gathers(shape) && columns <= config.columns() && pick(0, 2) == 0) {
+    if (!family::gathers(shape) && shape.stacked_rows == 1 && columns <= config.columns() && pick(0, 2) == 0) {
       shape.piece_rows = 0;
       shape.columns = static_cast<int32_t>(columns), shape.rows_in_boxes = false;
       shape.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
@@ -77,7 +88,7 @@ bool run(DataType dtype, Precision precision) {
     // x may be brought into channels_last first.
     shape.channels_last = shape.channels_last || (!shape.rows_in_boxes && pick(0, 3) == 0);
     // And weights packed, wherever they are.
-    shape.weights_in_place = family::weights_in_place(p, shape.channels_last) && pick(0, 3) != 0;
+    shape.weights_in_place = family::weights_in_place(p, shape.channels_last, shape.stacked_rows) && pick(0, 3) != 0;
     // A patch may stay for several tiles, whatever the planner thinks of it.
     const family::Patch patch = family::make_patch(config, p, tables, shape);
     bool all_have_taps = shape.splits == 1 && !family::gathers(shape);
@@ -121,11 +132,12 @@ bool run(DataType dtype, Precision precision) {
         configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
         std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
         std::to_string(t.rows) + " x " + std::to_string(t.columns) + (family::gathers(t) ? " gathered" : "") +
-        ", phases " + std::to_string(t.row_phases) + " x " + std::to_string(t.column_phases) + ", boxes " +
-        std::to_string(launch.params.copy_boxes) + (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " +
-        std::to_string(launch.params.stages) + " and " + std::to_string(launch.params.weight_stages) +
-        (launch.params.weights_stay ? " (stay)" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
-        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
+        ", stacked " + std::to_string(t.stacked_rows) + ", phases " + std::to_string(t.row_phases) + " x " +
+        std::to_string(t.column_phases) + ", boxes " + std::to_string(launch.params.copy_boxes) +
+        (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
+        std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
+        (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
+        std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands.
     return c.check(
         what.c_str(),

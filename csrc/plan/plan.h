@@ -31,6 +31,7 @@ struct GemmTile {
   int32_t row_phases = 0, column_phases = 0;  // phases of a block
   int32_t channel_groups = 0;                 // fragments of input channels that are in shared memory at a time
   int32_t splits = 1;                         // of the reduction over input channels
+  int32_t stacked_rows = 1;                   // of y, whose channels share a block of rows of the product
   // Of implicit_gemm_sm90:
   int32_t piece_rows = 0;         // of the positions of one wgmma: 1, or an eighth of them if a row has 8
   int32_t patch_stages = 0;       // chunks of the input that are in shared memory

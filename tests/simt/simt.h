@@ -3,8 +3,8 @@
 // A block's threads are fibers. One runs until it meets a barrier or an instruction of its whole warp; which one goes
 // on next is drawn from a seed, so that a missing barrier shows in some order. Asynchronous copies happen at once or as
 // late as they may, drawn too. Operands (simt::Buffer) and shared memory end at a page that cannot be accessed, and
-// shared memory starts as NaN. Blocks run one after another, in a drawn order: a kernel must not wait for another
-// block.
+// shared memory starts as NaN or, where NaN might be taken for the work of an input that is not finite and be mended,
+// as large numbers. Blocks run one after another, in a drawn order: a kernel must not wait for another block.
 //
 //     simt::seed(7);
 //     simt::launch(grid, block, shared_bytes, [&] { kernel<...>(params); });
@@ -72,6 +72,10 @@ constexpr size_t stack_bytes = 256 << 10;
 
 [[noreturn]] inline void fail(const char* what);
 
+// The bytes of memory that nobody has written: NaN, or in every type larger than 60000.
+inline constexpr int poisons[] = {0xff, 0x7b};
+inline int poison = poisons[0];
+
 // Memory between two pages that cannot be accessed: `bytes` of it end at the second one, as exactly as an alignment of
 // `alignment` allows; or begin after the first, if `low`.
 class Guarded {
@@ -83,7 +87,7 @@ class Guarded {
     base_ = static_cast<unsigned char*>(
         mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
     if (base_ == MAP_FAILED || mprotect(base_ + page, body, PROT_READ | PROT_WRITE) != 0) fail("out of memory");
-    std::memset(base_ + page, 0xff, body);
+    std::memset(base_ + page, poison, body);
     data_ = low ? base_ + page : base_ + page + (body - bytes) / alignment * alignment;
   }
   ~Guarded() { munmap(base_, size_); }
@@ -97,7 +101,7 @@ class Guarded {
   size_t size_;
 };
 
-// `count` elements (all ones: NaN) whose first lies `offset` elements behind a multiple of 16 bytes or, if that offset
+// `count` elements (poison) whose first lies `offset` elements behind a multiple of 16 bytes or, if that offset
 // is negative, wherever the last one touches the end.
 template <class T>
 class Buffer {
@@ -189,7 +193,10 @@ struct Block {
 
 inline Block* block = nullptr;
 inline std::mt19937 generator;
-inline void seed(unsigned s) { generator.seed(s); }
+inline void seed(unsigned s) {
+  generator.seed(s);
+  poison = poisons[s / 4 % 2];
+}
 inline bool coin() { return (generator() & 1) != 0; }
 
 [[noreturn]] inline void fail(const char* what) {
@@ -447,7 +454,7 @@ inline void launch(dim3 grid, dim3 dim, size_t shared_bytes, const std::function
   for (size_t i : order) {
     b.index = dim3(static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
                    static_cast<unsigned>(i / grid.x / grid.y));
-    if (shared_bytes > 0) std::memset(shared.data(), 0xff, shared_bytes);
+    if (shared_bytes > 0) std::memset(shared.data(), poison, shared_bytes);
     b.shared = shared.data();
     run_block(b);
   }

@@ -152,9 +152,9 @@ __device__ __noinline__ float exact_output(const CommonParams& p, int32_t group,
   return sum;
 }
 
-// Where the fragment of a tap is, of `channel_group` and of `fragment_row` of all tiles' rows of fragments.
+// Where a fragment is, of a slot of a set, of `channel_group` and of `fragment_row` of all tiles' rows of fragments.
 template <class Layout>
-CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, uint32_t tap, uint32_t group, uint32_t channel_group,
+CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, int32_t slot, uint32_t group, uint32_t channel_group,
                                  uint32_t fragment_row) {
   uint32_t block = fragment_row;
   const uint32_t tile = p.by_channel_blocks.divide(block);
@@ -162,7 +162,7 @@ CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, uint32_t tap,
       p.sets[set].packed +
       ((static_cast<int64_t>(group) * p.channel_tiles + tile) * p.by_channel_groups.divisor + channel_group) *
           p.sets[set].fragments +
-      p.slot_of_tap[tap] + block;
+      slot + block;
   return static_cast<uint4*>(p.packed) + fragment * (Layout::parts * Layout::words / 4);
 }
 
@@ -186,9 +186,11 @@ CONVT_DEVICE void round_to_words(float weight, uint32_t (&words)[Parts][4], int3
 
 // Weights to fragments of A, and zeros to the counters. A block reads a tile of weights, some rows of a fragment by 32
 // words of channels by some taps, in the order of memory, and keeps it in shared memory as [word][row][tap]. Then a
-// warp writes 512 bytes of a fragment's part at a time, 16 a lane. `Layout` says how many rows a fragment has, of how
-// many words each of its parts is, how many words of channels a row has, how many warps make it, which row and word of
-// it is word `e` of a lane, and how many words apart a tile's words are, so that lanes find theirs in different banks.
+// warp writes 512 bytes of a fragment's part at a time, 16 a lane: of a fragment of several rows of y, each tap to the
+// rows that read the step's inputs by it, and zeros for rows that have no such tap. `Layout` says how many rows a
+// fragment has, of how many words each of its parts is, how many words of channels a row has, how many warps make it,
+// which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so that lanes find
+// theirs in different banks.
 template <Mode mode, class Layout>
 __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -225,7 +227,8 @@ __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constan
   const int32_t row_elements = rows * tile.taps;
   constexpr int channels = 8 * channels_of_word;
   // Eight words of the channels of a row and tap at a time. A tap alone that no output is reached by is left out.
-  const bool wanted = tile.taps > 1 || p.set_of_tap[first_tap] >= 0;
+  bool wanted = tile.taps > 1;
+  for (int32_t copy = 0; copy < p.copies; ++copy) wanted |= p.set_of_tap[first_tap * p.copies + copy] >= 0;
   int32_t eight = 0;
 #pragma unroll 1
   for (int32_t i = thread; wanted; i += pack_threads) {
@@ -249,13 +252,22 @@ __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constan
     }
   }
   __syncthreads();
-  const int32_t lane = thread % 32;
+  const int32_t lane = thread % 32, warps_of_row = Layout::warps / p.stacked;
+  const auto write = [&](int32_t set, int32_t slot, int32_t row, uint32_t channel_group, int32_t warp,
+                         const uint32_t (&v)[parts][4]) {
+    uint4* const to = packed_words<Layout>(p, set, slot, group, channel_group, fragment_row) +
+                      (row * warps_of_row + warp) * 32 + lane;
+#pragma unroll
+    for (int part = 0; part < parts; ++part) {
+      to[part * (Layout::words / 4)] = make_uint4(v[part][0], v[part][1], v[part][2], v[part][3]);
+    }
+  };
   for (int32_t i = thread / 32; i < taps * groups * tile.warps; i += pack_threads / 32) {
     const int32_t warp = static_cast<int32_t>(first_warp) + i % tile.warps, tap_and_group = i / tile.warps;
     const auto tap = static_cast<uint32_t>(first_tap + tap_and_group / groups);
-    const int32_t next_group = tap_and_group % groups, set = p.set_of_tap[tap];
+    const int32_t next_group = tap_and_group % groups;
     const uint32_t channel_group = channel_tile * groups + static_cast<uint32_t>(next_group);
-    if (set < 0 || channel_group >= p.by_channel_groups.divisor) continue;
+    if (channel_group >= p.by_channel_groups.divisor) continue;
     uint32_t packed[parts][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -268,10 +280,20 @@ __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constan
         packed[0][e] = v;
       }
     }
-    uint4* const to = packed_words<Layout>(p, set, tap, group, channel_group, fragment_row) + warp * 32 + lane;
-#pragma unroll
-    for (int part = 0; part < parts; ++part) {
-      to[part * (Layout::words / 4)] = make_uint4(packed[part][0], packed[part][1], packed[part][2], packed[part][3]);
+    for (uint32_t copy = 0; copy < static_cast<uint32_t>(p.copies); ++copy) {
+      const uint32_t at = tap * static_cast<uint32_t>(p.copies) + copy;
+      const int32_t set = p.set_of_tap[at];
+      if (set < 0) continue;
+      write(set, p.slot_of_tap[at], p.row_of_tap[at], channel_group, warp, packed);
+    }
+  }
+  for (uint32_t zero = tap_tile; zero < static_cast<uint32_t>(p.zero_count); zero += tile.by_tap_tiles.divisor) {
+    for (int32_t i = thread / 32; i < groups * tile.warps; i += pack_threads / 32) {
+      const uint32_t channel_group = channel_tile * groups + static_cast<uint32_t>(i / tile.warps);
+      if (channel_group >= p.by_channel_groups.divisor) continue;
+      const uint32_t nothing[parts][4] = {};
+      write(p.zeros[zero].set, p.zeros[zero].slot, p.zeros[zero].row, channel_group,
+            static_cast<int32_t>(first_warp) + i % tile.warps, nothing);
     }
   }
   // A kernel before this one may work for the next one, too, which waits for this one alone.
@@ -285,7 +307,8 @@ void choose_pack_tile(PackParams& p) {
   const int64_t taps = p.by_taps.divisor, width = p.by_kernel_w.divisor;
   const bool taps_innermost = (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width);
   PackTile& t = p.tile;
-  t.taps = taps_innermost ? static_cast<int32_t>(taps) : 1, t.warps = Layout::warps;
+  const int32_t warps = Layout::warps / p.stacked;
+  t.taps = taps_innermost ? static_cast<int32_t>(taps) : 1, t.warps = warps;
   const auto lay_out = [&t] {
     t.row = t.taps | 1;
     t.word = Layout::pitch(t.warps * (Layout::rows / Layout::warps) * t.row);
@@ -294,7 +317,7 @@ void choose_pack_tile(PackParams& p) {
   while (lay_out() > most_pack_bytes && t.warps > 1) t.warps /= 2;
   while (lay_out() > most_pack_bytes) t.taps = (t.taps + 1) / 2;
   constexpr int64_t groups = pack_words / Layout::group_words;
-  const int64_t tiles_of_fragment = Layout::warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
+  const int64_t tiles_of_fragment = warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
   const int64_t tap_tiles = ceil_div<int64_t>(taps, t.taps);
   const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
   t.by_taps = Divisor(t.taps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment), t.by_row_tiles = Divisor(row_tiles);

@@ -69,7 +69,9 @@ struct PackParams {
   uint32_t* counters;
   int64_t strides[4];
   uint32_t counter_count;
-  int32_t groups;                     // of channels; none if the weights are read in place
+  int32_t groups;           // of channels; none if the weights are read in place
+  int32_t stacked, copies;  // rows of y of a block, and in how many of their places a tap is
+  int32_t zero_count;
   int32_t in_channels, out_channels;  // of a group
   int32_t channel_tiles;
   Divisor by_taps, by_kernel_w, by_fragment_rows, by_channel_groups, by_channel_blocks;
@@ -77,8 +79,15 @@ struct PackParams {
   struct {
     int32_t packed, fragments;
   } sets[most_sets];
-  int16_t set_of_tap[most_taps];   // -1 if no output is reached
-  int16_t slot_of_tap[most_taps];  // of its first fragment in a channel group
+  // Where a tap's copies are: -1 if no output is reached; of the first fragment in a channel group; row of y.
+  int16_t set_of_tap[most_taps];
+  int16_t slot_of_tap[most_taps];
+  int8_t row_of_tap[most_taps];
+  // Places that no tap has, where others of the same step are for other rows of y.
+  struct {
+    int16_t set, slot;
+    int8_t row;
+  } zeros[most_taps];
 };
 
 static_assert(std::is_trivially_copyable_v<PackParams> && sizeof(PackParams) <= 4096);
@@ -96,7 +105,7 @@ struct Counts {
 inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& tile, int32_t block_channels,
                           int32_t group_channels) {
   Counts n{};
-  n.rows = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), tile.rows);
+  n.rows = ceil_div<int64_t>(ceil_div<int64_t>(p.out_h, row_period(p, tile.stacked_rows)), tile.rows);
   n.columns = ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), tile.columns);
   n.images = ceil_div<int64_t>(p.batch, tile.images);
   n.channels = ceil_div<int64_t>(p.out_channels_per_group(), block_channels * t.channel_blocks);
@@ -125,18 +134,20 @@ inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t t
   return s;
 }
 
-// Calls f(row, column, set, step, first block of rows) for each tap that an output has: it belongs to one phase of an
-// axis, and with it to one step.
+// Calls f(row, column, set, step, first block of rows, phase of the rows) for each tap that an output has: it belongs
+// to one phase of an axis, and with it to one step; or, if rows of y are stacked, to one of each stride of their
+// period.
 template <class F>
 void for_each_tap(const Problem& p, const GemmTile& tile, const Tables& t, const F& f) {
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
-  for (int32_t ch = 0; ch < p.stride_h; ++ch) {
-    const AxisPhase row = axis_phase(h, ch);
+  const int32_t period = row_period(p, tile.stacked_rows);
+  for (int32_t ch = 0; ch < period; ++ch) {
+    const AxisPhase row = axis_phase(h, ch, period);
     for (int32_t cw = 0; cw < p.stride_w; ++cw) {
-      const AxisPhase column = axis_phase(w, cw);
+      const AxisPhase column = axis_phase(w, cw, w.stride);
       if (row.empty() || column.empty()) continue;
-      const int32_t i = ch / tile.row_phases * t.column_sets + cw / tile.column_phases;
+      const int32_t i = ch / (tile.row_phases * tile.stacked_rows) * t.column_sets + cw / tile.column_phases;
       const PhaseSet& set = t.set[i];
       const int32_t block = (t.row_rank[ch] * set.columns + t.column_rank[cw]) * t.channel_blocks;
       for (int32_t j = 0; j < row.taps; ++j) {
@@ -146,7 +157,7 @@ void for_each_tap(const Problem& p, const GemmTile& tile, const Tables& t, const
                  t.step[s].column != column.origin - l * narrow(w.input_step)) {
             ++s;
           }
-          f(row.first_tap + j * narrow(h.tap_step), column.first_tap + l * narrow(w.tap_step), i, s, block);
+          f(row.first_tap + j * narrow(h.tap_step), column.first_tap + l * narrow(w.tap_step), i, s, block, ch);
         }
       }
     }
@@ -245,12 +256,30 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
       q.steps[s] = {static_cast<uint32_t>(pixel_bytes * pixel), step.mask};
     }
   }
-  for_each_tap(p, tile, t, [&](int32_t tap_row, int32_t tap_column, int32_t i, int32_t s, int32_t block) {
-    const int32_t tap = tap_row * narrow(p.kernel_w) + tap_column;
-    k.set_of_tap[tap] = static_cast<int16_t>(i);
-    k.slot_of_tap[tap] = static_cast<int16_t>(
-        t.step[s].prefix + static_cast<uint32_t>(__builtin_popcount(t.step[s].mask & ((1u << block) - 1))));
+  k.stacked = tile.stacked_rows, k.copies = t.row_step, k.zero_count = 0;
+  const auto slot_of = [&](int32_t s, int32_t block) {
+    return static_cast<int16_t>(t.step[s].prefix +
+                                static_cast<uint32_t>(__builtin_popcount(t.step[s].mask & ((1u << block) - 1))));
+  };
+  uint32_t there[most_taps][most_stride] = {};  // of a step and a row of y, blocks with a tap
+  for_each_tap(p, tile, t, [&](int32_t tap_row, int32_t tap_column, int32_t i, int32_t s, int32_t block, int32_t ch) {
+    const int32_t at = (tap_row * narrow(p.kernel_w) + tap_column) * k.copies + ch / narrow(p.stride_h);
+    const int32_t row = ch % k.stacked;
+    k.set_of_tap[at] = static_cast<int16_t>(i), k.slot_of_tap[at] = slot_of(s, block);
+    k.row_of_tap[at] = static_cast<int8_t>(row);
+    there[s][row] |= 1u << block;
   });
+  for (int32_t i = 0; i < t.sets && k.stacked > 1; ++i) {
+    for (int32_t s = t.set[i].first_step; s < t.set[i].first_step + t.set[i].steps; ++s) {
+      for (int32_t row = 0; row < k.stacked; ++row) {
+        for (int32_t block = 0; t.step[s].mask >> block != 0; ++block) {
+          if ((t.step[s].mask & ~there[s][row]) >> block & 1) {
+            k.zeros[k.zero_count++] = {static_cast<int16_t>(i), slot_of(s, block), static_cast<int8_t>(row)};
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace convt::implicit_gemm

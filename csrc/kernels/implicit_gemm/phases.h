@@ -4,9 +4,13 @@
 // Per axis, phase c holds the outputs s v + c, v = 0, 1, ...; they read inputs origin(c) + v - j d' by taps
 // first_tap(c) + j s' (plan/geometry.h). So all phases of a set read, at position v, inputs v + offset, with a few
 // offsets that they share: a step multiplies the inputs at one offset by the weights of every phase that reads it.
+//
+// A block of rows may hold few channels of several rows of y instead of many of one: these are stacked. The period of
+// the rows is then a multiple of the stride, and positions are `period / s` inputs apart.
 #pragma once
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "../../plan/plan.h"
@@ -29,9 +33,10 @@ struct AxisPhase {
   bool empty() const { return taps == 0; }
 };
 
-inline AxisPhase axis_phase(const Axis<int64_t>& a, int64_t c) {
+// The outputs period v + c; the period is the stride, or a multiple of it.
+inline AxisPhase axis_phase(const Axis<int64_t>& a, int64_t c, int64_t period) {
   AxisPhase f{0, 0, 0, 0};
-  if (c < a.out) f.outputs = static_cast<int32_t>(ceil_div<int64_t>(a.out - c, a.stride));
+  if (c < a.out) f.outputs = static_cast<int32_t>(ceil_div<int64_t>(a.out - c, period));
   const int64_t r = (c + a.padding) % a.stride;
   if (f.outputs == 0 || r % a.divisor != 0) return f;
   const int64_t tap = r / a.divisor * a.tap_inverse % a.tap_step;
@@ -40,6 +45,11 @@ inline AxisPhase axis_phase(const Axis<int64_t>& a, int64_t c) {
   f.taps = static_cast<int32_t>(ceil_div<int64_t>(a.kernel - tap, a.tap_step));
   f.origin = static_cast<int32_t>((c + a.padding - tap * a.dilation) / a.stride);
   return f;
+}
+
+// Rows of y from a position to the next, if a block of rows has `stacked` of them.
+inline int32_t row_period(const Problem& p, int32_t stacked) {
+  return static_cast<int32_t>(std::lcm(p.stride_h, int64_t{stacked}));
 }
 
 // Inputs at (row, column) from the position, times the weights of the blocks of rows in `mask`; their fragments
@@ -60,6 +70,7 @@ struct PhaseSet {
 struct Tables {
   int32_t sets = 0, steps = 0;
   int32_t row_sets = 0, column_sets = 0;
+  int32_t row_step = 1;        // rows of x from a position to the next
   int32_t channel_blocks = 0;  // blocks of output channels of a phase in a block of threads
   PhaseSet set[most_sets];
   Step step[most_taps];
@@ -67,38 +78,45 @@ struct Tables {
 };
 
 // Why a block of threads cannot hold such sets of phases; empty if `t` has been filled. It has
-// `blocks` blocks of rows, of `block_channels` output channels each.
+// `blocks` blocks of rows, of `block_channels` output channels of each of `stacked` rows of y, which are phases that
+// follow each other and count as one.
 inline std::string make_tables(int32_t blocks, int32_t block_channels, const Problem& p, int32_t row_phases,
-                               int32_t column_phases, Tables& t) {
+                               int32_t column_phases, int32_t stacked, Tables& t) {
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
-  const auto strides = [](const Axis<int64_t>& a) { return static_cast<int32_t>(a.stride); };
-  t.row_sets = ceil_div(strides(h), row_phases), t.column_sets = ceil_div(strides(w), column_phases);
+  const int32_t period_h = row_period(p, stacked), period_w = static_cast<int32_t>(w.stride);
+  if (period_h > most_stride) return "takes strides of at most " + std::to_string(most_stride);
+  t.row_step = period_h / static_cast<int32_t>(h.stride);
+  t.row_sets = ceil_div(period_h, row_phases * stacked), t.column_sets = ceil_div(period_w, column_phases);
   t.sets = t.row_sets * t.column_sets, t.steps = 0;
   if (t.sets > most_sets) return "takes at most " + std::to_string(most_sets) + " sets of phases";
   AxisPhase rows[most_stride], columns[most_stride];
-  const auto rank = [](const Axis<int64_t>& a, int32_t chunk, AxisPhase* phases, int8_t* ranks) {
+  const auto rank = [](const Axis<int64_t>& a, int32_t period, int32_t chunk, int32_t together, AxisPhase* phases,
+                       int8_t* ranks) {
     int32_t widest = 0;
-    for (int32_t c = 0, count = 0; c < a.stride; ++c) {
-      if (c % chunk == 0) count = 0;
-      phases[c] = axis_phase(a, c);
-      ranks[c] = phases[c].empty() ? int8_t{-1} : static_cast<int8_t>(count++);
+    for (int32_t c = 0, count = 0; c < period; c += together) {
+      if (c % (chunk * together) == 0) count = 0;
+      bool empty = true;
+      for (int32_t i = c; i < c + together; ++i) phases[i] = axis_phase(a, i, period), empty &= phases[i].empty();
+      std::fill_n(ranks + c, together, empty ? int8_t{-1} : static_cast<int8_t>(count));
+      count += empty ? 0 : 1;
       widest = std::max(widest, count);
     }
     return widest;
   };
-  const int32_t most_rows = rank(h, row_phases, rows, t.row_rank);
-  const int32_t most_columns = rank(w, column_phases, columns, t.column_rank);
+  const int32_t most_rows = rank(h, period_h, row_phases, stacked, rows, t.row_rank);
+  const int32_t most_columns = rank(w, period_w, column_phases, 1, columns, t.column_rank);
   const int32_t phases = std::max(1, most_rows * most_columns);
   if (phases > blocks) return "has too few rows for the phases";
   t.channel_blocks =
       std::min(blocks / phases, static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), block_channels)));
+  int32_t taps = 0, places = 0;  // for them in the blocks of all steps
   for (int32_t i = 0; i < t.sets; ++i) {
     PhaseSet& set = t.set[i];
     set = {};
-    set.row_phase = i / t.column_sets * row_phases, set.column_phase = i % t.column_sets * column_phases;
+    set.row_phase = i / t.column_sets * row_phases * stacked, set.column_phase = i % t.column_sets * column_phases;
     set.first_step = t.steps;
-    const int32_t row_end = std::min(set.row_phase + row_phases, strides(h));
-    const int32_t column_end = std::min(set.column_phase + column_phases, strides(w));
+    const int32_t row_end = std::min(set.row_phase + row_phases * stacked, period_h);
+    const int32_t column_end = std::min(set.column_phase + column_phases, period_w);
     for (int32_t c = set.column_phase; c < column_end; ++c) set.columns += !columns[c].empty();
     for (int32_t ch = set.row_phase; ch < row_end; ++ch) {
       for (int32_t cw = set.column_phase; cw < column_end; ++cw) {
@@ -116,6 +134,7 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
               t.step[t.steps++] = {row, column, 0, 0};
             }
             t.step[s].mask |= mask;
+            ++taps;
           }
         }
       }
@@ -131,6 +150,11 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
       set.lowest_column = first ? step.column : std::min(set.lowest_column, step.column);
       set.highest_column = first ? step.column : std::max(set.highest_column, step.column);
     }
+  }
+  // What the packing of weights has room for.
+  for (int32_t i = 0; i < t.sets; ++i) places += t.set[i].fragments * stacked;
+  if (stacked > 1 && (taps > most_taps || places - taps > most_taps)) {
+    return "takes at most " + std::to_string(most_taps) + " taps";
   }
   return "";
 }

@@ -31,7 +31,7 @@ struct Launch {
 inline void leave_out_taps(const Problem& p, const Counts& n, const GemmTile& tile, PackParams& k) {
   const auto reach = [](const Axis<int64_t>& a, int64_t positions, int32_t tap) {
     for (int32_t c = 0; c < a.stride; ++c) {
-      const AxisPhase phase = axis_phase(a, c);
+      const AxisPhase phase = axis_phase(a, c, a.stride);
       for (int32_t j = 0; j < phase.taps; ++j) {
         if (phase.first_tap + j * a.tap_step != tap) continue;
         const int64_t offset = phase.origin - j * a.input_step;

@@ -12,7 +12,7 @@ using namespace implicit_gemm;
 // Sets of phases whose blocks of rows are those of `config`.
 inline std::string make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
                                Tables& t) {
-  return make_tables(config.rows(), 16, p, row_phases, column_phases, t);
+  return make_tables(config.rows(), 16, p, row_phases, column_phases, 1, t);
 }
 
 // The part of the input that is in shared memory at a time, in pixels of one channel.

@@ -51,6 +51,8 @@ inline constexpr Config configs[] = {
     {"2x64x128_pingpong", 1, 1, 2, 128, 1},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
+// Rows of y whose channels share a block: each is a warp's 16 channels, at least.
+inline constexpr int32_t most_stacked = 4;
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;

@@ -42,10 +42,12 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   for (int i = 0; i < pieces; ++i) {
     const int32_t piece = w.group_n * pieces + i;
     const PiecePlace at = piece_place(p, piece);
-    const int32_t pixel = p.gather ? piece * width : (at.image * p.patch_rows + at.row) * p.patch_columns + at.column;
+    const int32_t row = at.image * p.patch_rows + at.row * p.x_row_step;
+    const int32_t pixel = p.gather ? piece * width : row * p.patch_columns + at.column;
     piece_units[i] = device::uniform(static_cast<uint32_t>(row_bytes / unit_bytes * pixel));
   }
-  const auto stride_bytes = static_cast<uint32_t>(p.piece_rows > 1 ? row_bytes * p.patch_columns : 8 * row_bytes);
+  const auto stride_bytes =
+      static_cast<uint32_t>(p.piece_rows > 1 ? row_bytes * p.patch_columns * p.x_row_step : 8 * row_bytes);
   // The first stage of each operand; all others are a distance from it.
   const device::SharedAddress memory = device::dynamic_shared_address();
   const device::MatrixDescriptor patches =
@@ -111,7 +113,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       device::mbarrier_wait(barriers.order(group), static_cast<uint32_t>(turns + 1 - group) & 1);
       ++turns;
     }
-    bool edge = mode == Mode::ieee;  // a part of an infinity times a part that is zero is NaN
+    // A part of an infinity times a part that is zero is NaN, and so is one times the zero weight of a row of y that
+    // has no tap where others of its block have one.
+    const bool has_zeros = mode == Mode::ieee || p.stacked > 1;
+    bool edge = has_zeros;
     // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
     // patch; or 0.
     device::SharedAddress used_weights = 0, used_patch = 0;
@@ -128,7 +133,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     // is counted from them, or by what comes from uniform(). A step is to take fewer instructions than clocks of
     // products, which is why its operands are counted on from step to step. If all steps are `alike`, each is for all
     // blocks, and a shift of the patch.
-    bool first = mode != Mode::ieee;
+    bool first = !has_zeros;
     const auto multiply_steps = [&](auto major_, auto alike) {
       constexpr device::Major major = decltype(major_)::value;
       constexpr bool gathers = !decltype(alike)::value, masks = gathers && config.rows() > 1;

@@ -43,9 +43,10 @@ struct Slab {
     (squares ? row : column) += squares ? first >> log_columns : first;
   }
 
-  // The output of position `n`, of the first phase of `set`; false if there is none.
-  CONVT_DEVICE bool output(const Params& p, const DeviceSet& set, int32_t n, int32_t& out_image, int32_t& out_row,
-                           int32_t& out_column) const {
+  // The output of position `n`, of the first phase of `set` and that of its rows that are stacked; false if there is
+  // none.
+  CONVT_DEVICE bool output(const Params& p, const DeviceSet& set, int32_t stacked, int32_t n, int32_t& out_image,
+                           int32_t& out_row, int32_t& out_column) const {
     out_image = image;
     bool in_tile = true;
     if (p.gather) {
@@ -57,7 +58,7 @@ struct Slab {
     } else {
       out_row = row + (n >> log_columns), out_column = column + (n & ((1 << log_columns) - 1));
     }
-    out_row = out_row * p.h.stride + set.row_phase, out_column = out_column * p.v.stride + set.column_phase;
+    out_row = out_row * p.y_row_step + set.row_phase + stacked, out_column = out_column * p.v.stride + set.column_phase;
     return in_tile && out_row < p.h.out && out_column < p.v.out && out_image < p.batch;
   }
 };
@@ -66,12 +67,16 @@ struct Slab {
 template <int Row>
 constexpr int32_t block_words = 16 * slab_pitch_of(configs[Row]);
 
+// Of the rows of y that share a block of rows, the one that a warp has.
+CONVT_DEVICE int32_t stacked_of(const Params& p, int32_t warp) { return warp >> p.log_warps_of_row; }
+
 // The channels of a block of rows, as a warp has them.
 struct WarpChannels {
   int32_t first, count;  // of the group
 
   CONVT_DEVICE WarpChannels(const Params& p, const Place& at, const WarpPlace& w, int32_t channel_block)
-      : first((at.channel_tile * p.channel_blocks + channel_block) * 64 + w.warp * 16),
+      : first((at.channel_tile * p.channel_blocks + channel_block) * 64 +
+              (w.warp & ((1 << p.log_warps_of_row) - 1)) * 16),
         count(smaller<int32_t>(16, p.out_channels - first)) {}
 };
 
@@ -112,15 +117,15 @@ CONVT_DEVICE void write_slab(const Params& p, const Place& at, const WarpPlace& 
     const float* const block = staged + (cb - first_block) * block_words<Row>;
     const Sums sums{block, slab_pitch_of(config), p.channel_blocks * block_words<Row>, slab_of(config), true};
     const int32_t vectors = slab.count * p.column_phases / Width;
-    write_rows<mode, Width, words>(p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane,
-                                   [&](int32_t i, Outputs& o) {
-                                     auto phase = static_cast<uint32_t>(i * Width);
-                                     o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
-                                     o.phase = static_cast<int32_t>(phase), o.words = 0;
-                                     const bool inside = slab.output(p, set, o.position, o.image, o.row, o.column);
-                                     o.column += o.phase;
-                                     return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
-                                   });
+    write_rows<mode, Width, words>(
+        p, set, sums, group_channel, channels.count, 0, 32, vectors, w.lane, [&](int32_t i, Outputs& o) {
+          auto phase = static_cast<uint32_t>(i * Width);
+          o.position = static_cast<int32_t>(p.by_column_phases.divide(phase));
+          o.phase = static_cast<int32_t>(phase), o.words = 0;
+          const bool inside = slab.output(p, set, stacked_of(p, w.warp), o.position, o.image, o.row, o.column);
+          o.column += o.phase;
+          return inside && o.column < p.v.out && set.column_phase + o.phase < p.v.stride;
+        });
   }
 }
 
@@ -232,7 +237,7 @@ struct RowsInOrder {
       const int32_t i = first + (together > 1 ? w.lane % vectors : w.lane);
       const int32_t position = i * Width / Phases, phase = i * Width % Phases;
       int32_t image, row, column;
-      if (position >= slab.count || !slab.output(p, set, position, image, row, column)) continue;
+      if (position >= slab.count || !slab.output(p, set, stacked_of(p, w.warp), position, image, row, column)) continue;
       column += phase;
       if (column >= p.v.out) continue;
       Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
@@ -263,7 +268,7 @@ struct RowsInOrder {
     if (first == 0) {
       int32_t image;
       Slab(p, at, piece, 0, slab, false)
-          .output(p, p.sets[at.set], i * Width / Phases, image, writer.row, writer.column);
+          .output(p, p.sets[at.set], stacked_of(p, w.warp), i * Width / Phases, image, writer.row, writer.column);
       writer.column += i * Width % Phases, writer.inside = image < p.batch;
       const WarpChannels channels(p, at, w, w.group_m * blocks);
       writer.to = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
@@ -297,7 +302,7 @@ struct RowsInOrder {
       }
     }
     const bool squares = p.piece_rows > 1;
-    const int32_t rows = squares ? slab / 8 * p.h.stride : 0, columns = squares ? 0 : slab * p.v.stride;
+    const int32_t rows = squares ? slab / 8 * p.y_row_step : 0, columns = squares ? 0 : slab * p.v.stride;
     writer.row += rows, writer.column += columns;
     writer.to += static_cast<int64_t>(rows) * p.y_row_stride + static_cast<int64_t>(columns) * p.y_column_stride;
   }
@@ -413,7 +418,7 @@ struct ChannelsLast {
         const int32_t rank = p.channel_blocks > 1 ? 0 : block, channel_block = p.channel_blocks > 1 ? block : 0;
         const bool there = rank < set.columns && channel_block < p.channel_blocks;
         const int32_t phase = there ? column_phase_of(p, set, rank) - set.column_phase : 0;
-        const int32_t its = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + unit() * vector;
+        const int32_t its = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64 + channel_of(p);
         if (m == 0) left_of_first = p.out_channels - its;
         columns[m] = there && its < p.out_channels ? p.v.out - phase : 0;
         block_offset[m] = its + static_cast<int64_t>(phase) * p.y_column_stride;
@@ -426,11 +431,16 @@ struct ChannelsLast {
 
     // Its units of channels, and its first position of a piece.
     CONVT_DEVICE int32_t unit() const { return opaque(thread) % units; }
+    // The first of its channels of a block of rows, and of the rows of y that share the block, the one that it has.
+    CONVT_DEVICE int32_t channel_of(const Params& p) const {
+      return (unit() * vector) & ((16 << p.log_warps_of_row) - 1);
+    }
+    CONVT_DEVICE int32_t stacked(const Params& p) const { return stacked_of(p, unit() * vector / 16); }
     CONVT_DEVICE int32_t first_position() const { return opaque(thread) / units; }
 
     CONVT_DEVICE void locate(const Params& p, const Place& at_tile, const Slab& slab, int32_t position) {
       int32_t image;
-      inside = slab.output(p, p.sets[at_tile.set], position, image, row, column);
+      inside = slab.output(p, p.sets[at_tile.set], stacked(p), position, image, row, column);
       to = static_cast<Scalar*>(p.y) + static_cast<int64_t>(at_tile.group) * p.out_channels + image * p.y_batch_stride +
            static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
       if (p.gather) return;
@@ -441,7 +451,7 @@ struct ChannelsLast {
     // From a position to the next one.
     CONVT_DEVICE static int64_t advances(const Params& p, int32_t& rows, int32_t& columns) {
       const bool squares = p.piece_rows > 1;
-      rows = squares ? together / 8 * p.h.stride : 0, columns = squares ? 0 : together * p.v.stride;
+      rows = squares ? together / 8 * p.y_row_step : 0, columns = squares ? 0 : together * p.v.stride;
       return static_cast<int64_t>(rows) * p.y_row_stride + static_cast<int64_t>(columns) * p.y_column_stride;
     }
 
@@ -508,7 +518,7 @@ struct ChannelsLast {
       const int32_t first_block = group_m * config.m_blocks;
 #pragma unroll 1
       for (int32_t cb = first_block; cb < smaller(p.channel_blocks, first_block + config.m_blocks); ++cb) {
-        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + unit() * vector;
+        const int32_t channel = (at_tile.channel_tile * p.channel_blocks + cb) * 64 + channel_of(p);
         const int32_t channels_left = p.out_channels - channel;
         if (channels_left <= 0) continue;
         uint32_t v[4] = {};
@@ -535,7 +545,8 @@ struct ChannelsLast {
 #pragma unroll 1
           for (int32_t position = first_position(); position < slab.count; position += together) {
             int32_t image, at_row, at_column;
-            if (!slab.output(p, set, position, image, at_row, at_column) || at_column + phase >= p.v.out) continue;
+            if (!slab.output(p, set, stacked(p), position, image, at_row, at_column)) continue;
+            if (at_column + phase >= p.v.out) continue;
             Scalar* const y = static_cast<Scalar*>(p.y) + static_cast<int64_t>(at_tile.group) * p.out_channels +
                               channel + image * p.y_batch_stride + static_cast<int64_t>(at_row) * p.y_row_stride +
                               static_cast<int64_t>(at_column + phase) * p.y_column_stride;
@@ -608,7 +619,8 @@ CONVT_DEVICE void correct_edges(const Params& p, const Place& at, const WarpPlac
     for (int32_t k = w.lane; k < 16 * config.width; k += 32) {
       const int32_t n = k >> 4, channel = k & 15;
       int32_t image, row, column;
-      if (channel >= channels.count || !slab.output(p, set, n, image, row, column) || column + phase >= p.v.out) {
+      if (channel >= channels.count || !slab.output(p, set, stacked_of(p, w.warp), n, image, row, column) ||
+          column + phase >= p.v.out) {
         continue;
       }
       correct_output<mode>(p, at.group, image, channels.first + channel, row, column + phase);

@@ -36,7 +36,9 @@ struct Params : CommonParams {
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
-  int32_t reach_rows, reach_columns;  // from the lowest to the highest shift of a step
+  int32_t reach_rows, reach_columns;  // of x, that the steps of a tile read
+  int32_t x_row_step, y_row_step;     // rows from a position to the next
+  int32_t stacked, log_warps_of_row;  // rows of y of a block of rows, and the warps that have one
   Divisor by_pieces_columns, by_pieces_rows, by_stages, by_weight_stages, by_blocks;
   StepTaps taps[most_taps];  // of steps
 };
@@ -104,7 +106,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const Config& config = configs[plan.configuration];
   const GemmTile& tile = plan.tile;
   Tables t;
-  make_tables(config, p, tile.row_phases, tile.column_phases, t);
+  make_tables(config, p, tile.column_phases, tile.stacked_rows, t);
   const Patch patch = make_patch(config, p, t, tile);
   const SharedLayout shared = shared_layout(config, p, t, patch, tile, tile.patch_stages);
   const Counts n = make_counts(p, t, tile);
@@ -147,14 +149,16 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
   q.weights_in_place = tile.weights_in_place;
-  for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block) {
+  for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block, int32_t) {
     for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
       q.taps[step].of[i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};
     }
   });
-  q.reach_rows = t.set[0].highest_row - t.set[0].lowest_row;
+  q.x_row_step = t.row_step, q.y_row_step = row_period(p, tile.stacked_rows);
+  q.stacked = tile.stacked_rows, q.log_warps_of_row = std::countr_zero(4u / static_cast<uint32_t>(q.stacked));
+  q.reach_rows = q.x_row_step * (tile.rows - 1) + 1 + t.set[0].highest_row - t.set[0].lowest_row;
   // From where a patch begins.
-  q.reach_columns = t.set[0].highest_column - first_column(t.set[0], patch_begin(p, tile));
+  q.reach_columns = tile.columns + t.set[0].highest_column - first_column(t.set[0], patch_begin(p, tile));
   q.gather = gathers(tile);
   q.in_turn = multiplies_in_turn(shared, t, tile, n);
   q.steps_alike = !q.gather;

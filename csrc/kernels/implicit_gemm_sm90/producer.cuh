@@ -487,15 +487,15 @@ CONVT_DEVICE void round_regions(const Params& p, const Filler& f, device::Shared
 // Whether some step of a tile may read beyond an edge of the image.
 CONVT_DEVICE bool reaches_outside(const Params& p, const Place& at, const DeviceSet& set) {
   const int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
-  return row < 0 || row + p.tile_rows + p.reach_rows > p.h.in || column < 0 ||
-         column + p.tile_columns + p.reach_columns > p.v.in;
+  return row < 0 || row + p.reach_rows > p.h.in || column < 0 || column + p.reach_columns > p.v.in;
 }
 
-// The patches of a block's units, one chunk of channels after the other.
+// The patches of a block's units, one chunk of channels after the other. Rows are those of x.
 template <class Fill>
 CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
   for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
-    const Place at = place_of(p, unit, 0);
+    Place at = place_of(p, unit, 0);
+    at.row *= p.x_row_step;
     const Chunks chunks = chunks_of(p, at);
     if (chunks.first != chunks.last) fill(at, p.sets[at.set], chunks);
   }

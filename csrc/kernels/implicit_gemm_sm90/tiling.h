@@ -10,9 +10,13 @@
 namespace convt::implicit_gemm_sm90 {
 
 // The sets of phases have the same patch: it may stay in shared memory while all of them are multiplied from it.
-inline std::string make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
+inline std::string make_tables(const Config& config, const Problem& p, int32_t column_phases, int32_t stacked,
                                Tables& t) {
-  std::string cannot = make_tables(config.rows(), 64, p, row_phases, column_phases, t);
+  const int32_t channels = 64 / stacked;
+  if (stacked > 1 && p.out_channels_per_group() > channels) {
+    return "has rows for " + std::to_string(channels) + " output channels";
+  }
+  std::string cannot = make_tables(config.rows(), channels, p, 1, column_phases, stacked, t);
   if (!cannot.empty()) return cannot;
   PhaseSet all{};
   bool first = true;
@@ -94,7 +98,7 @@ inline Patch make_patch(const Config& config, const Problem& p, const Tables& t,
     patch.bytes = pixel_bytes * patch.pixels;
     return patch;
   }
-  patch.rows = tile.rows + set.highest_row - set.lowest_row;
+  patch.rows = t.row_step * (tile.rows - 1) + 1 + set.highest_row - set.lowest_row;
   patch.columns = tile.columns + set.highest_column - first_column(set, begin);
   const int32_t columns = tile.rows_in_boxes ? box_pixels(p) : begin;
   patch.columns = ceil_div(patch.columns, columns) * columns;
@@ -166,10 +170,10 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
 
 // Whether the copy engine may bring blocks of weights from where they are: then rows of output channels. wgmma takes
 // these of 16-bit types. In TF32 they are transposed and rounded where they lie, by the warps that else round the
-// patch.
-inline bool weights_in_place(const Problem& p, bool channels_last) {
+// patch. A block of several rows of y has several taps, and is packed.
+inline bool weights_in_place(const Problem& p, bool channels_last, int32_t stacked) {
   const Mode mode = mode_of(p);
-  return (mode == Mode::tf32 ? channels_last : mode != Mode::ieee) && p.w_aligned &&
+  return stacked == 1 && (mode == Mode::tf32 ? channels_last : mode != Mode::ieee) && p.w_aligned &&
          (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) && make_w_map(p, nullptr).valid();
 }
 

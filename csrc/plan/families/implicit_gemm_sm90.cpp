@@ -98,7 +98,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const family::Patch patch = family::make_patch(config, p, t, tile);
   const bool gathers = family::gathers(tile);
   // What a matrix descriptor holds.
-  if (int64_t{family::row_bytes} * patch.columns >= 1 << 18) return;
+  if (int64_t{family::row_bytes} * patch.columns * t.row_step >= 1 << 18) return;
   const family::Counts n = family::make_counts(p, t, tile);
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;  // seconds: 2048 multiplications each
   const double element = static_cast<double>(element_size(p.dtype)), cores = device.multiprocessors;
@@ -111,7 +111,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   for (int32_t i = 0; i < t.sets; ++i) {
     blocks_of_weights += t.set[i].fragments, steps += t.set[i].steps;
     all_have_taps &= t.set[i].steps > 0;
-    if (t.set[i].steps > 0) tapless -= t.set[i].columns / static_cast<double>(p.stride_h * p.stride_w);
+    if (t.set[i].steps > 0) tapless -= t.set[i].columns / static_cast<double>(t.row_sets * p.stride_w);
   }
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
@@ -284,7 +284,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
     // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
     family::Tables t;
     const auto cannot_hold = [&](int32_t column_phases) -> std::string {
-      const std::string cannot = family::make_tables(config, p, 1, column_phases, t);
+      const std::string cannot = family::make_tables(config, p, column_phases, 1, t);
       if (!cannot.empty()) return cannot;
       for (int32_t i = 0; i < t.sets; ++i) {
         if (t.set[i].columns > config.m_blocks) return "has too few blocks for the phases";
@@ -318,7 +318,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
       }
       // Small images: all positions of a row, of as many rows and images as a tile has positions for.
       const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
-      if (columns <= config.columns() && may_gather(p, t) && !tile.rows_in_boxes) {
+      if (columns <= config.columns() && may_gather(p, t) && !tile.rows_in_boxes && tile.stacked_rows == 1) {
         tile.piece_rows = 0;
         tile.columns = static_cast<int32_t>(columns);
         tile.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
@@ -327,17 +327,21 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
         consider(p, device, config, t, tile, best);
       }
     };
-    for (const bool channels_last : {false, true}) {
-      if (channels_last && !may_bring_into_channels_last(p)) continue;
-      const bool may_place = family::weights_in_place(p, channels_last);
-      for (const bool in_place : {false, true}) {
-        // Only TF32's cost something where they are.
-        if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
-        tile.channels_last = channels_last, tile.weights_in_place = in_place;
-        for (const bool rows_in_boxes : {false, true}) {
-          if (rows_in_boxes && (channels_last || !family::may_bring_rows(p))) continue;
-          tile.rows_in_boxes = rows_in_boxes;
-          consider_tiles();
+    for (int32_t stacked = 1; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
+      if (!family::make_tables(config, p, column_phases, stacked, t).empty()) break;
+      tile.stacked_rows = stacked;
+      for (const bool channels_last : {false, true}) {
+        if (channels_last && !may_bring_into_channels_last(p)) continue;
+        const bool may_place = family::weights_in_place(p, channels_last, stacked);
+        for (const bool in_place : {false, true}) {
+          // Only TF32's cost something where they are.
+          if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
+          tile.channels_last = channels_last, tile.weights_in_place = in_place;
+          for (const bool rows_in_boxes : {false, true}) {
+            if (rows_in_boxes && (channels_last || !family::may_bring_rows(p))) continue;
+            tile.rows_in_boxes = rows_in_boxes;
+            consider_tiles();
+          }
         }
       }
     }
