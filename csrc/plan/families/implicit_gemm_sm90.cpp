@@ -157,10 +157,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const bool merged = squares && tile.columns % 16 == 0 && family::merges_pieces(config, element_size(p.dtype));
   const int32_t columns_together = squares ? (merged ? 16 : 8) : tile.columns;
   double again = 0;  // writing, in times that of y
-  if (!y_innermost) {
+  const double visits = static_cast<double>(p.stride_w) / tile.column_phases;
+  if (y_innermost) {
+    // Pixels that are less than a line, and whose neighbours are written at another time.
+    if (visits > 1 && p.out_channels * element < 128) again = 1;
+  } else {
     const auto part_columns = static_cast<int32_t>(columns_together * p.stride_w);
     const double row_part = part_columns * element, shared = sectors_of_parts(p, part_columns) - 1;
-    const double visits = static_cast<double>(p.stride_w) / tile.column_phases;
     again = 6 * shared * shared + (visits > 1 ? 2.8 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part) : 8 / row_part);
   }
   const double traffic =
@@ -235,8 +238,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double written =
           64.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1.1 + 0.27 * splits) : element);
       // Outputs without taps are written one vector at a time.
-      const double store = (1 + 1.2 * tapless) * (written / (store_rate * device.bandwidth / cores) +
-                                                  2700.0 / 4 * config.rows() * config.pieces * clock);
+      const double store =
+          (1 + 1.2 * tapless + 0.15 * std::log2(tile.stacked_rows)) *
+          (written / (store_rate * device.bandwidth / cores) + 2700.0 / 4 * config.rows() * config.pieces * clock);
       // What it takes more where two warps transpose the weights, a block of them. Those that stay come once.
       const double blocks_transposed =
           element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
