@@ -27,7 +27,7 @@ struct Params : CommonParams {
   bool weights_stay;      // in shared memory
   bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
   bool copy_boxes;        // the copy engine brings the patch
-  bool rows_in_boxes;     // by rows, a region at a time; two warps transpose them
+  bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
