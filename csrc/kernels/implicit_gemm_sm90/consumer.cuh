@@ -69,7 +69,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     Place at = place_of(p, unit, p.reuse - left);
     const DeviceSet& set = p.sets[at.set];
     Chunks chunks = chunks_of(p, at);
-    const bool rehearsal = alternate && rehearses;
+    const bool rehearsal = rehearses;
     rehearses = false;
     // The patch is given back by the last tile of each warpgroup that reads it.
     const bool shared_patch = p.reuse > 1, gives_back = left <= (alternate && shared_patch ? 2 : 1);
