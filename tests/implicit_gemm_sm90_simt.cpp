@@ -124,8 +124,10 @@ bool run(DataType dtype, Precision precision) {
                    static_cast<size_t>(launch.pack.tile.shared_bytes),
                    [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     }
-    if (launch.params.copy_boxes) launch.params.x_map = device::make_tensor_map(launch.x_map);
-    if (launch.params.wide_boxes > 0) launch.params.wide_x_map = device::make_tensor_map(launch.wide_x_map);
+    if (family::uses_x_map(launch.params)) launch.params.x_map = device::make_tensor_map(launch.x_map);
+    if (family::uses_wide_x_map(launch.params)) {
+      launch.params.wide_x_map = device::make_tensor_map(launch.wide_x_map);
+    }
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
     const std::string what =

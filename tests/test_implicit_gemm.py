@@ -215,6 +215,15 @@ def check(p, configuration, x, w, b, assert_right):
         assert torch.equal(forced(configuration, x, w, b, p), result)
 
 
+def check_all(p, x, w, mode, only=FAMILIES):
+    """With a bias, by each configuration that takes the mode."""
+    b = random_tensor((p.out_channels,), x.dtype, "cuda")
+    assert_right = rule_of_forward(p, x, w, b, mode)
+    for configuration in NAMES:
+        if configuration.startswith(only) and takes(configuration, mode):
+            check(p, configuration, x, w, b, assert_right)
+
+
 @pytest.mark.gpu
 @modes
 @pytest.mark.parametrize("configuration", NAMES)
@@ -254,11 +263,7 @@ LAYERS = {
 def test_layers(layer, layout, precision):
     p, dtype = LAYERS[layer], dtype_of(precision)
     x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
-    b = random_tensor((p.out_channels,), dtype, "cuda")
-    assert_right = rule_of_forward(p, x, w, b, precision)
-    for configuration in NAMES:
-        if takes(configuration, precision):
-            check(p, configuration, x, w, b, assert_right)
+    check_all(p, x, w, precision)
 
 
 @pytest.mark.gpu
@@ -270,11 +275,7 @@ def test_weights_in_place(layout, weights, precision):
     dtype = dtype_of(precision)
     x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), layout)
     w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), memory)
-    b = random_tensor((p.out_channels,), dtype, "cuda")
-    assert_right = rule_of_forward(p, x, w, b, precision)
-    for configuration in NAMES:
-        if configuration.startswith("implicit_gemm_sm90") and takes(configuration, precision):
-            check(p, configuration, x, w, b, assert_right)
+    check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 
 @pytest.mark.gpu
@@ -284,11 +285,8 @@ def test_rows_in_boxes(rows, precision):
     p, memory, _ = ROWS[rows]
     dtype = dtype_of(precision)
     x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), memory)
-    w, b = random_tensor(p.w_shape, dtype, "cuda"), random_tensor((p.out_channels,), dtype, "cuda")
-    assert_right = rule_of_forward(p, x, w, b, precision)
-    for configuration in NAMES:
-        if configuration.startswith("implicit_gemm_sm90") and takes(configuration, precision):
-            check(p, configuration, x, w, b, assert_right)
+    w = random_tensor(p.w_shape, dtype, "cuda")
+    check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 
 # The second of Hopper's takes float32 without TF32, too.

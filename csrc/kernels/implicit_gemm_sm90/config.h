@@ -12,8 +12,7 @@ using namespace implicit_gemm;
 
 // Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
 // positions each. Or they take a block's tiles in turn (ping-pong), if a tile is one warpgroup's: one multiplies while
-// the other writes. The producers are a warpgroup: a warp that copies weights and three that bring
-// the patch.
+// the other writes. The producers are a warpgroup: a warp that copies weights and three that bring the patch.
 struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;

@@ -67,11 +67,17 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
                    (idle || p.chunks * p.sets[0].steps >= steps_of_rehearsal);
   // Of the tiles that share a patch, how many are left.
   int32_t left = p.reuse;
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < opaque(p.units);) {
+  auto unit = static_cast<int32_t>(blockIdx.x);
+  // When a tile has ended, and no earlier: what it takes would be fetched before the first is begun. Not where a tile
+  // begins: the compiler would make products wait for each other.
+  const auto next_tile = [&] {
+    if (left == 0) unit = next_unit(p, unit), left = p.reuse;
+  };
+  for (; unit < opaque(p.units); next_tile()) {
     Place at = place_of(p, unit, p.reuse - left);
     const DeviceSet& set = p.sets[at.set];
     Chunks chunks = chunks_of(p, at);
-    const bool rehearsal = alternate && rehearses;
+    const bool rehearsal = rehearses;
     rehearses = false;
     // The patch is given back by the last tile of each warpgroup that reads it.
     const bool shared_patch = p.reuse > 1, gives_back = left <= (alternate && shared_patch ? 2 : 1);
@@ -80,8 +86,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     if (rehearsal) {
       at.image = p.batch, chunks = {0, 0};
     } else {
-      if (unit_ends) unit = next_unit(p, unit);
-      left = unit_ends ? p.reuse : left - 1;
+      --left;
     }
     if (alternate && !rehearsal) {
       const bool mine = turn == group;

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   const Barriers barriers{device::dynamic_shared_address()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) {
-    if (p.copy_boxes) device::prefetch_tensor_map(p.x_map);
-    if (p.wide_boxes > 0) device::prefetch_tensor_map(p.wide_x_map);
+    if (uses_x_map(p)) device::prefetch_tensor_map(p.x_map);
+    if (uses_wide_x_map(p)) device::prefetch_tensor_map(p.wide_x_map);
     if (p.weights_in_place) device::prefetch_tensor_map(p.w_map);
   }
   make_barriers<mode, Row>(p, shared, barriers);

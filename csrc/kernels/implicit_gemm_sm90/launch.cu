@@ -51,10 +51,8 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   make_launch(plan, problem, operands, launch);
   Params& params = launch.params;
   // Without a map of x, threads bring the patch.
-  params.copy_boxes = params.copy_boxes && make_tensor_map(launch.x_map, params.x_map);
-  if (params.wide_boxes > 0) {
-    params.copy_boxes = params.copy_boxes && make_tensor_map(launch.wide_x_map, params.wide_x_map);
-  }
+  if (uses_x_map(params)) params.copy_boxes = make_tensor_map(launch.x_map, params.x_map);
+  if (uses_wide_x_map(params)) params.copy_boxes = make_tensor_map(launch.wide_x_map, params.wide_x_map);
   if (params.weights_in_place && !make_tensor_map(make_w_map(problem, operands.w), params.w_map)) {
     return cudaErrorNotSupported;
   }

@@ -14,8 +14,8 @@ struct alignas(4) StepTaps {
 };
 
 struct Params : CommonParams {
-  TensorMap x_map;                                     // if copy_boxes
-  TensorMap wide_x_map;                                // if wide_boxes > 0
+  TensorMap x_map;                                     // if uses_x_map()
+  TensorMap wide_x_map;                                // if uses_wide_x_map()
   TensorMap w_map;                                     // if weights_in_place
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
@@ -27,7 +27,7 @@ struct Params : CommonParams {
   bool weights_stay;      // in shared memory
   bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
   bool copy_boxes;        // the copy engine brings the patch
-  bool rows_in_boxes;     // by rows, a region at a time; two warps transpose them
+  bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
@@ -45,6 +45,12 @@ struct Params : CommonParams {
 
 static_assert(std::is_trivially_copyable_v<Params>);
 static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
+
+// Which maps of x the copy engine is given. Boxes of rows may all be wide, and of float32 they are.
+CONVT_HOST_DEVICE constexpr bool uses_x_map(const Params& p) {
+  return p.copy_boxes && (!p.rows_in_boxes || p.narrow_boxes > 0);
+}
+CONVT_HOST_DEVICE constexpr bool uses_wide_x_map(const Params& p) { return p.copy_boxes && p.wide_boxes > 0; }
 
 // A shift of rows and columns, in a word.
 CONVT_HOST_DEVICE constexpr uint32_t pack_shift(int32_t row, int32_t column) {
@@ -69,8 +75,8 @@ struct Launch {
   Params params;
   ChannelsLastParams channels_last;  // if params.channels_last
   uint32_t channels_last_grid;
-  TensorMapLayout x_map;       // of params.x_map, which the launch makes if params.copy_boxes
-  TensorMapLayout wide_x_map;  // if params.wide_boxes > 0
+  TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
+  TensorMapLayout wide_x_map;  // if params.rows_in_boxes
   PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;

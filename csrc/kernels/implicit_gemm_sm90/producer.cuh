@@ -704,79 +704,45 @@ CONVT_DEVICE void transpose_boxes(const Params& p, const Filler& f, device::Shar
   }
 }
 
-// A warp's part where the copy engine brings rows, and what the other two do with them.
+// Whether two warps prepare what the copy engine has brought: transpose rows, or round what is in its place.
 template <Mode mode>
-CONVT_DEVICE void copy_rows_in_boxes(const Params& p, const Barriers& barriers) {
+CONVT_DEVICE bool prepares_boxes(const Params& p) {
+  return p.rows_in_boxes || (rounds<mode> && !p.channels_last);
+}
+
+// Has the copy engine bring the rows of a patch that begins at `row` and `column`, of a chunk; one lane.
+template <Mode mode>
+CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32_t column, int32_t chunk,
+                            device::SharedAddress to, device::SharedAddress there) {
   constexpr int32_t wide = wide_pixels(sizeof(typename Traits<mode>::Scalar)), narrow_place = region_pixels * row_bytes;
-  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  const int32_t row_of_boxes = p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes;
-  const auto bytes = static_cast<uint32_t>(p.tile_images * p.patch_rows * row_of_boxes);
-  Ring ring;
-  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
-    const int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
-    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
-      if (device::elect()) {
-        const device::SharedAddress there = barriers.patch_read(ring.stage);
-        device::mbarrier_arrive_expect(there, bytes);
-        device::SharedAddress to = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
 #pragma unroll 1
-        for (int32_t image = at.image; image < at.image + p.tile_images; ++image) {
+  for (int32_t image = at.image; image < at.image + p.tile_images; ++image) {
 #pragma unroll 1
-          for (int32_t r = row; r < row + p.patch_rows; ++r) {
-            int32_t place[tensor_map_rank] = {column, chunk * channels_of_chunk(mode), r, image, at.group};
+    for (int32_t r = row; r < row + p.patch_rows; ++r) {
+      int32_t place[tensor_map_rank] = {column, chunk * channels_of_chunk(mode), r, image, at.group};
 #pragma unroll 1
-            for (int32_t i = 0; i < p.wide_boxes; ++i, place[0] += wide, to += wide * row_bytes) {
-              device::box_load(to, p.wide_x_map, place, there);
-            }
-#pragma unroll 1
-            for (int32_t i = 0; i < p.narrow_boxes; ++i, place[0] += region_pixels, to += narrow_place) {
-              device::box_load(to, p.x_map, place, there);
-            }
-          }
-        }
+      for (int32_t i = 0; i < p.wide_boxes; ++i, place[0] += wide, to += wide * row_bytes) {
+        device::box_load(to, p.wide_x_map, place, there);
       }
-      ring.advance(p.stages);
+#pragma unroll 1
+      for (int32_t i = 0; i < p.narrow_boxes; ++i, place[0] += region_pixels, to += narrow_place) {
+        device::box_load(to, p.x_map, place, there);
+      }
     }
-  });
-}
-
-template <Mode mode>
-CONVT_DEVICE void transpose_rows_in_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64;
-  const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
-  const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
-  Ring ring;
-  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
-    const uint32_t outside = reaches_outside(p, at, set) ? 1 : 0;
-    for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      device::mbarrier_wait(barriers.patch_read(ring.stage), ring.parity);
-      transpose_boxes<mode>(p, filler, patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), count_of(p, chunk));
-      device::fence_async_proxy();
-      if (thread == 0) edges[ring.stage] = outside;
-      __syncwarp();
-      if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(ring.stage));
-      ring.advance(p.stages);
-    }
-  });
-}
-
-// Whether two warps round what the copy engine has brought.
-template <Mode mode>
-CONVT_DEVICE bool rounds_boxes(const Params& p) {
-  return rounds<mode> && !p.channels_last;
+  }
 }
 
 // A warp's part where the copy engine brings the patches.
 template <Mode mode>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  const bool wide = rounds_boxes<mode>(p);
+  const bool prepared = prepares_boxes<mode>(p);
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  const int32_t parts = wide ? 1 : parts_of(mode);
-  const auto bytes = static_cast<uint32_t>(p.patch_pixels * row_bytes * parts);
+  const int32_t parts = prepared ? 1 : parts_of(mode);
+  const int32_t row_of_boxes = p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes;
+  const auto bytes = static_cast<uint32_t>(p.rows_in_boxes ? p.tile_images * p.patch_rows * row_of_boxes
+                                                           : p.patch_pixels * row_bytes * parts);
   Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
@@ -789,16 +755,22 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
         }
         device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
         if (device::elect()) {
-          edges[ring.stage] = outside ? 1 : 0;
-          const device::SharedAddress there = wide ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
+          if (!prepared) edges[ring.stage] = outside ? 1 : 0;
+          const device::SharedAddress there =
+              prepared ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
           device::mbarrier_arrive_expect(there, bytes);
           const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+          // Out of the way: instructions of other layers would be fetched around it.
+          if (p.rows_in_boxes) [[unlikely]] {
+            load_rows<mode>(p, at, row, column, chunk, stage, there);
+          } else {
 #pragma unroll
-          for (int32_t part = 0; part < parts_of(mode); ++part) {
-            if (part == parts) break;
-            const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
-                                                    part * p.groups + at.group};
-            device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+            for (int32_t part = 0; part < parts_of(mode); ++part) {
+              if (part == parts) break;
+              const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
+                                                      part * p.groups + at.group};
+              device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+            }
           }
         }
         ring.advance(p.stages);
@@ -809,17 +781,26 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
 
 // What the other two warps do with them.
 template <Mode mode>
-CONVT_DEVICE void round_boxes(const Params& p, const Barriers& barriers) {
+CONVT_DEVICE void prepare_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64;
   const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
+  auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
   Ring ring;
-  for_each_chunk(p, [&](const Place&, const DeviceSet& set, const Chunks& chunks) {
+  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
+    const uint32_t outside = reaches_outside(p, at, set) ? 1 : 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
         device::mbarrier_wait(barriers.patch_read(ring.stage), ring.parity);
-        round_regions<mode>(p, filler, patches + static_cast<uint32_t>(ring.stage * p.patch_bytes), count_of(p, chunk));
+        const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
+        if (p.rows_in_boxes) [[unlikely]] {
+          transpose_boxes<mode>(p, filler, stage, count_of(p, chunk));
+        } else if constexpr (rounds<mode>) {
+          round_regions<mode>(p, filler, stage, count_of(p, chunk));
+        }
         device::fence_async_proxy();
+        // By one who arrives where consumers wait: racecheck does not follow a word from a barrier to the next one.
+        if (thread == 0) edges[ring.stage] = outside;
         __syncwarp();
         if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(ring.stage));
         ring.advance(p.stages);
@@ -846,25 +827,19 @@ CONVT_DEVICE void clear_beyond_boxes(const Params& p, unsigned char* shared) {
 // How many arrivals make a stage of the patch full.
 template <Mode mode>
 CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
-  return !p.copy_boxes ? fillers / 32 : p.rows_in_boxes || rounds_boxes<mode>(p) ? rounders / 32 : 1;
+  return !p.copy_boxes ? fillers / 32 : prepares_boxes<mode>(p) ? rounders / 32 : 1;
 }
 
 template <Mode mode>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
-  if (p.copy_boxes && !p.rows_in_boxes) {
+  if (p.copy_boxes) {
+    const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
     if (warp == 0) {
       copy_boxes<mode>(p, shared, barriers);
-    } else if (rounds_boxes<mode>(p)) {
-      round_boxes<mode>(p, barriers);
+    } else if (prepares_boxes<mode>(p)) {
+      prepare_boxes<mode>(p, shared, barriers);
     } else if (transposes_weights<mode>(p)) {
       transpose_weights(p, barriers);
-    }
-  } else if (p.copy_boxes) {
-    if (warp == 0) {
-      copy_rows_in_boxes<mode>(p, barriers);
-    } else {
-      transpose_rows_in_boxes<mode>(p, shared, barriers);
     }
   } else if (p.fill == Fill::channels) {
     fill_patches<mode, Fill::channels>(p, shared, barriers);

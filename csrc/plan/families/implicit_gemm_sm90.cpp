@@ -76,7 +76,7 @@ double busiest(const family::Tables& t, int64_t channels, int64_t reuse, int64_t
   };
   const int64_t rounds = ceil_div(units, blocks), further = blocks + 1;
   const int64_t again = count / std::gcd(count, further);
-  // Neighbours have about the same: of many, every so-manieth.
+  // Neighbours have about the same: of many, about 16 at equal distances are enough.
   const int64_t kinds = std::min(count, blocks), next_kind = ceil_div<int64_t>(kinds, 16);
   int64_t most = 0;
   for (int64_t block = 0; block < kinds; block += next_kind) {
