@@ -128,6 +128,9 @@ bool run(DataType dtype, Precision precision) {
     if (family::uses_wide_x_map(launch.params)) {
       launch.params.wide_x_map = device::make_tensor_map(launch.wide_x_map);
     }
+    for (int64_t phase = 0; launch.params.store_boxes && phase < p.stride_w; ++phase) {
+      launch.params.y_maps[phase] = device::make_tensor_map(launch.y_maps[phase]);
+    }
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
     const std::string what =
@@ -138,8 +141,8 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(t.column_phases) + ", boxes " + std::to_string(launch.params.copy_boxes) +
         (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
-        (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
-        std::to_string(t.splits);
+        (launch.params.store_boxes ? ", stores boxes" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
+        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands.
     return c.check(
         what.c_str(),

@@ -169,6 +169,16 @@ CONVT_DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same, and whether `condition` is true for any of them.
+CONVT_DEVICE bool named_barrier_or(int id, int threads, bool condition) {
+  uint32_t any = 0;
+  asm volatile("{.reg .pred p, q; setp.ne.u32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q;}"
+               : "=r"(any)
+               : "r"(id), "r"(threads), "r"(static_cast<uint32_t>(condition))
+               : "memory");
+  return any != 0;
+}
+
 // Copies shared memory to global memory by the copy engine of sm_90: both addresses and `bytes` are multiples of 16.
 // The shared memory must have been written before fence_async_proxy() and a barrier.
 CONVT_DEVICE void fence_async_proxy() {
@@ -193,6 +203,13 @@ template <int Pending>
 CONVT_DEVICE void bulk_wait_read() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+#endif
+}
+
+// Until all of this thread's groups have written what they copy.
+CONVT_DEVICE void bulk_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
 }
 
@@ -326,6 +343,16 @@ CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
       "%6}], [%7];" ::"r"(shared),
       "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
+      : "memory");
+#endif
+}
+
+// The way back, as a bulk store: what the box has outside of the tensor is not written.
+CONVT_DEVICE void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
+      "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared)
       : "memory");
 #endif
 }

@@ -750,6 +750,16 @@ inline void named_barrier(int id, int threads) {
   simt::wait_at(id, static_cast<unsigned>(threads));
 }
 
+inline bool named_barrier_or(int id, int threads, bool condition) {
+  static bool any[16];
+  named_barrier(id, threads);
+  any[id] = false;
+  named_barrier(id, threads);
+  if (condition) any[id] = true;
+  named_barrier(id, threads);
+  return any[id];
+}
+
 inline void mbarrier_init(SharedAddress barrier, uint32_t arrivals) {
   if (barrier % 8 != 0) simt::fail("a barrier in shared memory is not aligned to 8 bytes");
   simt::block->counting[barrier] = {};
@@ -989,6 +999,41 @@ inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
     simt::block->current->bulk.open.push_back(copy);
   }
 }
+inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared) {
+  TensorMapLayout layout;
+  std::memcpy(&layout, map.words, sizeof(layout));
+  if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
+  if (shared % 1024 != 0 || layout.box[3] != 1 || layout.box[4] != 1) {
+    simt::fail("a box that is stored has one image and begins at a multiple of 1024 bytes");
+  }
+  const int64_t unit = 16 / layout.element_bytes;
+  for (int32_t r = 0; r < layout.box[2]; ++r) {
+    for (int32_t c = 0; c < layout.box[1]; ++c, shared += static_cast<SharedAddress>(layout.inner_bytes())) {
+      const int64_t place[4] = {at[1] + c, at[2] + r, at[3], at[4]};
+      bool inside = true;
+      int64_t row = 0;
+      for (int d = 0; d < 4; ++d) {
+        inside &= place[d] >= 0 && place[d] < layout.sizes[d + 1];
+        row += place[d] * layout.strides[d];
+      }
+      for (int32_t u = 0; inside && u < layout.inner_bytes() / 16; ++u) {
+        const int64_t first = at[0] + u * unit, count = std::clamp<int64_t>(layout.sizes[0] - first, 0, unit);
+        const auto bytes = static_cast<unsigned>(count * layout.element_bytes);
+        if (bytes == 0) break;
+        unsigned char* const to = static_cast<unsigned char*>(const_cast<void*>(layout.base)) + row;
+        const simt::AsyncCopy copy{
+            to + first * layout.element_bytes,
+            reinterpret_cast<void*>(swizzled(shared + static_cast<SharedAddress>(16 * u), layout.swizzle_bytes)), bytes,
+            bytes};
+        if (simt::coin()) {
+          simt::perform(copy);
+        } else {
+          simt::block->current->bulk.open.push_back(copy);
+        }
+      }
+    }
+  }
+}
 inline void bulk_commit() {
   simt::AsyncQueue& q = simt::block->current->bulk;
   q.groups.push_back(std::move(q.open));
@@ -998,6 +1043,8 @@ template <int Pending>
 void bulk_wait_read() {
   simt::drain(simt::block->current->bulk, Pending);
 }
+
+inline void bulk_wait() { bulk_wait_read<0>(); }
 
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}

@@ -89,8 +89,14 @@ constexpr int32_t slab_pitch_of(const Config& c) { return slab_of(c) + 8; }
 constexpr bool merges_pieces(const Config& c, int64_t element_bytes) {
   return c.pieces == 2 && (c.width <= 128 || element_bytes == 4);
 }
-// What a warpgroup stages, converted, where channels are innermost.
+// What a warpgroup stages, converted, where channels are innermost, in two buffers; and how many positions of all of
+// its blocks a buffer has.
 inline constexpr int32_t staged_bytes = 16384;
+constexpr int32_t staged_positions(const Config& c, int64_t element_bytes) {
+  return static_cast<int32_t>(staged_bytes / 2 / (64 * element_bytes * c.m_blocks));
+}
+// Phases of the columns of which the copy engine may write outputs, each by a map of its own.
+inline constexpr int32_t most_y_maps = 2;
 
 // Parts of a float32: TF32 numbers whose sum it is. Both are in a stage, so that a step multiplies all of its products.
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }

@@ -428,6 +428,36 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           static_cast<uint32_t>(p.sums_at +
                                 opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
+      if (p.store_boxes) {
+        // A thread's bulk stores are its own: the same one issues them all.
+        const bool stores = group_thread == 0;
+        constexpr int slabs = pieces * Layout::slabs;
+#pragma unroll 1
+        for (int s = 0; s < slabs; ++s) {
+          const device::SharedAddress buffer = buffers + static_cast<uint32_t>(s % 2 * (staged_bytes / 2));
+          // The buffer has been read: the tile before has written the other one last, unless slabs are odd.
+          if (stores) device::bulk_wait_read<slabs % 2 == 0 ? 1 : 0>();
+          device::named_barrier(barrier, Layout::threads);
+#pragma unroll
+          for (int k = 0; k < slabs; ++k) {
+            if (s == k) Layout::stage(sums, k, buffer, group_thread / 32, group_thread % 32);
+          }
+          device::fence_async_proxy();
+          device::named_barrier(barrier, Layout::threads);
+          if (stores) {
+            Layout::store_boxes(p, at, w.group_m, w.group_n * pieces + s / Layout::slabs,
+                                s % Layout::slabs * Layout::positions, buffer);
+            device::bulk_commit();
+          }
+        }
+        if (at_edge && device::named_barrier_or(barrier, Layout::threads, edge)) [[unlikely]] {
+          // What is looked at again has been written.
+          if (stores) device::bulk_wait();
+          device::named_barrier(barrier, Layout::threads);
+          if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
+        }
+        continue;
+      }
       typename Layout::Writer writer(p, at, w.group_m, group_thread);
       // Others may read the last slab of the tile before.
       device::named_barrier(barrier, Layout::threads);
@@ -534,6 +564,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
     }
   }
+  // Shared memory stays until the last boxes have been read.
+  if (p.store_boxes && thread % 128 == 0) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::implicit_gemm_sm90

@@ -333,16 +333,18 @@ struct RowsInOrder {
   }
 };
 
-// Channels innermost: a warpgroup's sums, converted, as [block of rows][position][64 channels]. The units of 16 bytes
-// of a position change places within eight positions, so that neither fragments, when they are staged, nor units, when
-// they are read, have bank conflicts. There are two buffers: the warpgroup meets once for each that it has staged.
+// Channels innermost: a warpgroup's sums, converted, as [block of rows][128 bytes of channels][position]. The units of
+// 16 bytes of a position change places within eight positions, so that neither fragments, when they are staged, nor
+// units, when they are read, have bank conflicts: boxes of y, as the copy engine writes them. There are two buffers:
+// the warpgroup meets once for each that it has staged.
 template <Mode mode, int Row>
 struct ChannelsLast {
   using Scalar = typename Traits<mode>::Scalar;
   static constexpr Config config = configs[Row];
   static constexpr int32_t vector = unit_bytes / sizeof(Scalar), units = 64 / vector;  // of a position
   static constexpr int32_t position_bytes = 64 * sizeof(Scalar);
-  static constexpr int32_t positions = staged_bytes / 2 / (position_bytes * config.m_blocks);  // of a buffer
+  static constexpr int32_t positions = staged_positions(config, sizeof(Scalar));  // of a buffer
+  static constexpr int32_t parts = position_bytes / row_bytes, part_bytes = positions * row_bytes;
   static constexpr int32_t staged_block_bytes = positions * position_bytes;
   static constexpr int32_t slabs = (config.width + positions - 1) / positions;  // of a piece
   static constexpr int32_t threads = 128, together = threads / units;           // positions that are written at once
@@ -350,7 +352,7 @@ struct ChannelsLast {
   static_assert(4 * slab_pitch_of(config) * 16 * config.m_blocks * 4 >= staged_bytes);
 
   CONVT_DEVICE static uint32_t at(int32_t position, int32_t unit) {
-    return static_cast<uint32_t>(position * position_bytes + ((unit ^ (position & 7)) * unit_bytes));
+    return static_cast<uint32_t>(unit / 8 * part_bytes) + unit_at(position, unit % 8);
   }
 
   // A warp's part of slab `k` of the warpgroup's: sums[block][piece] are as wgmma leaves them.
@@ -374,7 +376,7 @@ struct ChannelsLast {
             const float* const v = &sums[m][piece][group * 4 + e % 2 * 2];
             r[e] = pack(Scalar{}, v[0], v[1]);
           }
-          device::stmatrix_x4_trans(block + row + static_cast<uint32_t>(j * 8 * position_bytes), r);
+          device::stmatrix_x4_trans(block + row + static_cast<uint32_t>(j * 8 * row_bytes), r);
         }
       } else {
         const uint32_t word = at(lane % 4 * 2, 4 * warp + lane / 16) + static_cast<uint32_t>(lane / 4 % 4 * 4);
@@ -383,12 +385,39 @@ struct ChannelsLast {
           if (first + j >= groups) break;
           const float* const v = &sums[m][piece][(first + j) * 4];
           // The next position's unit is its neighbour, and eight channels further is two units.
-          const device::SharedAddress group = block + static_cast<uint32_t>(j * 8 * position_bytes);
-          const device::SharedAddress next = group + position_bytes;
+          const device::SharedAddress group = block + static_cast<uint32_t>(j * 8 * row_bytes);
+          const device::SharedAddress next = group + row_bytes;
           device::store_shared_4(group + word, v[0]);
           device::store_shared_4(next + (word ^ 16), v[1]);
           device::store_shared_4(group + (word ^ 32), v[2]);
           device::store_shared_4(next + (word ^ 48), v[3]);
+        }
+      }
+    }
+  }
+
+  // A slab that is staged, from position `first` of a piece on, to y by the copy engine; one thread.
+  CONVT_DEVICE static void store_boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t piece,
+                                       int32_t first, device::SharedAddress from) {
+    const DeviceSet& set = p.sets[at_tile.set];
+    const Slab slab(p, at_tile, piece, first, positions, false);
+    const int32_t row = slab.row * p.y_row_step + set.row_phase;
+    // Rows of positions that are rows of y are one box.
+    const int32_t boxes = p.piece_rows > 1 && p.h.stride > 1 ? positions / 8 : 1;
+#pragma unroll
+    for (int m = 0; m < config.m_blocks; ++m) {
+      const int32_t block = m_group * config.m_blocks + m;
+      const int32_t rank = p.channel_blocks > 1 ? 0 : block, channel_block = p.channel_blocks > 1 ? block : 0;
+      if (rank >= set.columns || channel_block >= p.channel_blocks) break;
+      const int32_t channel = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64;
+#pragma unroll
+      for (int part = 0; part < parts; ++part) {
+        int32_t place[tensor_map_rank] = {channel + part * (64 / parts), slab.column, row, slab.image, at_tile.group};
+        if (place[0] >= p.out_channels) break;
+        const device::SharedAddress box = from + static_cast<uint32_t>(m * staged_block_bytes + part * part_bytes);
+#pragma unroll 1
+        for (int32_t i = 0; i < boxes; ++i, place[2] += p.y_row_step) {
+          device::box_store(p.y_maps[set.column_phase + rank], place, box + static_cast<uint32_t>(i * 8 * row_bytes));
         }
       }
     }
@@ -483,8 +512,8 @@ struct ChannelsLast {
         for (int i = 0; i < positions / together; ++i, to += next) {
 #pragma unroll
           for (int m = 0; m < config.m_blocks; ++m) {
-            *reinterpret_cast<uint4*>(to + block_offset[m]) = device::load_shared_16(
-                from + static_cast<uint32_t>(m * staged_block_bytes + i * together * position_bytes));
+            *reinterpret_cast<uint4*>(to + block_offset[m]) =
+                device::load_shared_16(from + static_cast<uint32_t>(m * staged_block_bytes + i * together * row_bytes));
           }
         }
         return;
@@ -496,8 +525,8 @@ struct ChannelsLast {
         if (p.gather) locate(p, at_tile, Slab(p, at_tile, piece, first_of_slab, positions, false), position);
 #pragma unroll
         for (int m = 0; m < config.m_blocks; ++m) {
-          const uint4 words = device::load_shared_16(
-              from + static_cast<uint32_t>(m * staged_block_bytes + i * together * position_bytes));
+          const uint4 words =
+              device::load_shared_16(from + static_cast<uint32_t>(m * staged_block_bytes + i * together * row_bytes));
           const uint32_t v[4] = {words.x, words.y, words.z, words.w};
           if (inside && row < p.h.out && column < columns[m]) {
 #pragma unroll

@@ -53,6 +53,9 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   // Without a map of x, threads bring the patch.
   if (uses_x_map(params)) params.copy_boxes = make_tensor_map(launch.x_map, params.x_map);
   if (uses_wide_x_map(params)) params.copy_boxes = make_tensor_map(launch.wide_x_map, params.wide_x_map);
+  for (int64_t phase = 0; params.store_boxes && phase < problem.stride_w; ++phase) {
+    params.store_boxes = make_tensor_map(launch.y_maps[phase], params.y_maps[phase]);
+  }
   if (params.weights_in_place && !make_tensor_map(make_w_map(problem, operands.w), params.w_map)) {
     return cudaErrorNotSupported;
   }

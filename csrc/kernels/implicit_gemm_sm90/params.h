@@ -17,6 +17,7 @@ struct Params : CommonParams {
   TensorMap x_map;                                     // if uses_x_map()
   TensorMap wide_x_map;                                // if uses_wide_x_map()
   TensorMap w_map;                                     // if weights_in_place
+  TensorMap y_maps[most_y_maps];                       // if store_boxes: of a phase of the columns
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
@@ -28,6 +29,7 @@ struct Params : CommonParams {
   bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
   bool copy_boxes;        // the copy engine brings the patch
   bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
+  bool store_boxes;       // the copy engine writes y
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
@@ -77,6 +79,7 @@ struct Launch {
   uint32_t channels_last_grid;
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
+  TensorMapLayout y_maps[most_y_maps];
   PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;
@@ -147,6 +150,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     q.wide_boxes = patch.columns / wide, q.narrow_boxes = patch.columns % wide / region_pixels;
     q.wide_bytes = launch.wide_x_map.box[1] * launch.wide_x_map.inner_bytes();
     q.narrow_bytes = launch.x_map.box[1] * launch.x_map.inner_bytes();
+  }
+  q.store_boxes = stores_boxes(config, p, o.result, t, tile);
+  for (int32_t phase = 0; q.store_boxes && phase < p.stride_w; ++phase) {
+    launch.y_maps[phase] = make_y_map(config, p, o.result, tile, phase);
   }
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);

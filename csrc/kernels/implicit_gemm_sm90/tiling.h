@@ -207,6 +207,31 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
           {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
 }
 
+// Outputs of a phase of the columns as [group][image][row][column][channel], in boxes of 128 bytes of channels of what
+// a warpgroup stages at once: of one row, or of rows of 8 columns if rows of positions are rows of y.
+inline TensorMapLayout make_y_map(const Config& c, const Problem& p, void* y, const GemmTile& tile, int32_t phase) {
+  const int64_t bytes = element_size(p.dtype), channels = p.out_channels_per_group();
+  const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
+  const int32_t positions = staged_positions(c, bytes), columns = tile.piece_rows > 1 ? 8 : positions;
+  const int64_t outputs = ceil_div<int64_t>(p.out_w - phase, p.stride_w);
+  return {static_cast<unsigned char*>(y) + phase * p.y_strides[3] * bytes,
+          static_cast<int32_t>(bytes),
+          {channels, outputs, p.out_h, p.batch, p.groups},
+          {stride(outputs, checked_mul(p.stride_w, p.y_strides[3])), stride(p.out_h, p.y_strides[2]),
+           stride(p.batch, p.y_strides[0]), stride(p.groups, channels)},
+          {static_cast<int32_t>(row_bytes / bytes), columns, p.stride_h == 1 ? positions / columns : 1, 1, 1}};
+}
+
+// Whether the copy engine writes y, and not threads. All outputs of its tiles have taps.
+inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Tables& t, const GemmTile& tile) {
+  if (!channels_innermost(p) || gathers(tile) || tile.stacked_rows > 1 || p.stride_w > most_y_maps) return false;
+  if (c.width % staged_positions(c, element_size(p.dtype)) != 0) return false;
+  for (int32_t phase = 0; phase < p.stride_w; ++phase) {
+    if (t.column_rank[phase] < 0 || !make_y_map(c, p, y, tile, phase).valid()) return false;
+  }
+  return true;
+}
+
 // Whether the copy engine may bring patches by `x_map`, which make_x_map() has made.
 inline bool copies_boxes(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
   return (tile.rows_in_boxes || tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
