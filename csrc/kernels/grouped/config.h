@@ -262,7 +262,12 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   while (width < vector && p.out_w % (2 * width) == 0) width *= 2;
   const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
   const double copies = 1 + 4 / static_cast<double>(width);
-  const double store = t.staged ? copies + (p.stride_w % 2 == 0 ? 0.2 : 9) : t.y_pixels || bytes == 2 ? 3 : 1.5;
+  // A warp whose tiles have more channels than are left of a pixel stores them one by one.
+  const bool partial = !t.y_pixels && p.out_channels_per_group() % (8 * c.tiles) != 0;
+  const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0.2 : 9)
+                       : partial                  ? 20
+                       : t.y_pixels || bytes == 2 ? 3
+                                                  : 1.5;
   const double work =
       120 + t.batches * (280 + 2.6 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
   const double bare = t.y_pixels ? 50 + outputs * copies : work - kernel_rows * kernel_row;

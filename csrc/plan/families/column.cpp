@@ -1,5 +1,6 @@
 // Few output channels a group. See csrc/kernels/column.
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "../../kernels/column/params.h"
@@ -32,6 +33,35 @@ std::string column_refusal(const Problem& p) {
     return "takes inputs whose rows or channels are contiguous in memory";
   }
   return "";
+}
+
+// What the warps of a block issue for the outputs of a tile, from their products in shared memory. A thread takes two
+// rows of up to four output channels at a time, or four rows of one channel: as many if the tile has fewer rows, as
+// where an image is one row, or a pixel's channels are the lanes of a warp.
+double gather_instructions(const Problem& p, const column::Config& config, const column::Tiling& t, int32_t pitch,
+                           double taps) {
+  const int64_t channels = p.out_channels_per_group(), kernel = p.kernel_h * p.kernel_w;
+  const bool channels_of_row = channels > 1 && p.y_strides[1] == 1 && p.y_strides[3] != 1;
+  const int64_t threads = 32 * config.warps, rows = t.h.q * p.stride_h;
+  const int64_t elements = t.w.q * p.stride_w * (channels_of_row ? channels : 1);
+  const int64_t line = std::min<int64_t>(ceil_div<int64_t>(elements, 32) * 32, threads), lines = threads / line;
+  const int64_t of_thread = channels_of_row ? 1 : channels;
+  const int64_t alone = of_thread % 4 == 1 ? 1 : 0, fours = ceil_div<int64_t>(of_thread - alone, 4);
+  const auto times = [&](int64_t rows_at_once) {
+    return static_cast<double>(ceil_div(elements, line) * ceil_div(rows, rows_at_once * lines) * lines * line / 32);
+  };
+  // The lanes of a warp that read a bank of shared memory, where they run over channels.
+  int32_t conflicts = 1;
+  if (channels_of_row) {
+    std::array<int32_t, 32> lanes_of_bank{};
+    for (int64_t lane = 0; lane < 32; ++lane) {
+      const int64_t pixel = lane / channels, tap = pixel % p.stride_w;
+      const int64_t at = (lane % channels * kernel + tap) * pitch + pixel / p.stride_w;
+      conflicts = std::max(conflicts, ++lanes_of_bank[at % 32]);
+    }
+  }
+  return static_cast<double>(fours) * times(2) * (119 + 8 * 28 + taps * (14.5 + 8 * 0.9)) +
+         static_cast<double>(alone) * times(4) * (99 + 4 * 28 + taps * (14.5 + 4 * 0.9 * conflicts));
 }
 
 }  // namespace
@@ -87,34 +117,33 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
     const bool strict = !half && p.precision == Precision::ieee;
     const auto number = [](auto n) { return static_cast<double>(n); };
     const bool vectors = (channels_last ? p.in_channels_per_group() : p.in_w) % column::group_pixels == 0;
-    const double of_chunk = (half     ? 88
-                             : strict ? 266
-                                      : 138) +
-                            config.tiles * (half     ? 12
-                                            : strict ? 60
-                                                     : 44) +
-                            (vectors  ? 0
-                             : half   ? 180
-                             : strict ? 155
-                                      : 95);
+    // Elements that are loaded one by one come from L1 four times. It has what shared memory leaves of 256 KB, and that
+    // is cut in few sizes: 28 KB above 196 KB, else 60 KB or more.
+    const int64_t shared_of_all = resident * (r.shared_bytes(ring) + 1024);
+    const bool little_l1 = shared_of_all > 196 * (device.shared_memory_per_block + 1024) / 228;
+    const double one_by_one = (half ? 132 : (strict ? 267 : 175) * (little_l1 ? 1.65 : 1));
+    const double of_chunk = (half || strict ? 90 : 110) +
+                            config.tiles * (half     ? 26
+                                            : strict ? 97
+                                                     : 36) +
+                            (vectors ? 0 : one_by_one);
     const double chunks = number(tiling.pixel_blocks() * r.column_blocks * r.chunks);
     const double taps = number(p.kernel_h * p.kernel_w) / number(p.stride_h * p.stride_w);
-    const double outputs = number(tiling.h.q * p.stride_h * tiling.w.q * p.stride_w * p.out_channels_per_group());
     const double issue = 1 / (4 * 1.7e9), rate = device.bandwidth;
-    const double product = (chunks * of_chunk + outputs / 32 * (42 + 26.5 * taps)) * issue;
-    const double weights = number(r.chunks * column::chunk_channels * r.padded_columns) / 32 * 40 * issue;
+    const double product = (chunks * of_chunk + gather_instructions(p, config, tiling, r.pitch, taps)) * issue;
+    const double weights = number(r.chunks * column::chunk_channels * r.padded_columns) / 32 * 15 * issue;
     const double rounds = r.passes * std::ceil(number(r.chunks) / r.splits);
     const bool keeps = p.groups == 1 && r.stage_chunks >= r.chunks;
     const double together = std::ceil(number(c.plan.grid) / device.multiprocessors);
     // Parts of the channels are added up in turn.
-    const double of_tile = 1.7e-6 + 0.39e-6 * rounds + (r.splits > 1 ? 2.1e-6 : 0) + together * product +
-                           (keeps ? 0 : r.passes * (together * weights + 0.4e-6));
+    const double of_tile = 1.9e-6 + 0.4e-6 * rounds + (r.splits > 1 ? 0.9e-6 : 0) + together * product +
+                           (keeps ? 0 : r.passes * (together * weights + 0.15e-6));
     const double tiles = std::ceil(number(blocks) / number(c.plan.grid));
     // The second level of cache gives a little more than memory.
     const double loaded = number(blocks * tiling.pixel_blocks() * column::block_pixels * r.chunks) *
                           column::chunk_channels * number(element_size(p.dtype));
     c.estimated_seconds = launch_seconds + std::max({number(p.compulsory_bytes()) / rate / 0.9, loaded / rate / 1.3,
-                                                     3.1e-6 + weights + tiles * of_tile});
+                                                     2.9e-6 + weights + tiles * of_tile});
     out.push_back(c);
   }
 }

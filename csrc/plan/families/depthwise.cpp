@@ -319,9 +319,10 @@ double one_tap_seconds(const Config& config, const Problem& p, const DeviceInfo&
       warps * (200 + static_cast<double>(p.in_channels) * of_channel) / (4 * 1.7e9 * device.multiprocessors);
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
   // Measured. More than 4 channels of a pixel are stored in pieces, which touch a line of memory several times.
-  const double waits = 5e-6 + (vectors ? 0 : 0.25e-6 * static_cast<double>(p.in_channels));
-  const double work = std::max(copy * (last ? 1.4 : 1.15), 1.4 * issue);
-  return launch_seconds + waits + work * (last && config.channels > 4 ? 3 : 1);
+  const bool pieces = last && config.channels > 4;
+  const double waits = (pieces ? 7.5e-6 : 5e-6) + (vectors ? 0 : 0.25e-6 * static_cast<double>(p.in_channels));
+  const double stores = pieces ? static_cast<double>(p.y_elements() * bytes) / (0.11 * device.bandwidth) : 0;
+  return launch_seconds + waits + std::max(copy * (last ? 1.4 : 1.15), (last ? 1.4 : 1.75) * issue) + stores;
 }
 
 double estimate(const Config& config, const Problem& p, const DeviceInfo& device) {

@@ -50,7 +50,11 @@ double pixels_inside(int64_t in, int64_t positions, int64_t size, int64_t extent
 double pixel_cost(const Problem& p) {
   const bool wide = element_size(p.dtype) == 4;
   if (family::rows_in_quads(p)) return wide ? 0.3 : 0.2;
-  if (p.x_strides[1] == 1) return wide ? 0.4 : 0.2;
+  if (p.x_strides[1] == 1) {
+    // Four channels of a pixel at once, or one by one.
+    if (p.in_channels_per_group() % 4 != 0) return 1.0;
+    return wide ? 0.4 : 0.2;
+  }
   return wide ? 0.6 : 1.2;
 }
 

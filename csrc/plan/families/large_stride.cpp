@@ -34,20 +34,36 @@ struct Cut {
   double seconds = 0;
 };
 
+// How many taps of an axis a tile reads in the mean, if it has outputs of `phases` neighbouring phases: only where a
+// phase has one, and none where a kernel is shorter than its stride.
+double mean_taps(int64_t kernel, int64_t stride, int64_t phases) {
+  const int64_t last = kernel % stride;  // phases that have one more
+  const double meets = last == 0 ? 0 : static_cast<double>(last + phases - 1) / static_cast<double>(stride);
+  return static_cast<double>(kernel / stride) + std::min(1.0, meets);
+}
+
 Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::TileTiling& t,
              const large_stride::Config& config, bool strict) {
   const int32_t tile_columns = config.tile_columns;
-  // Taps of a phase, on average, if tiles meet few row phases.
-  const double taps_h = t.row_columns >= tile_columns
-                            ? static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h)
-                            : static_cast<double>(t.taps_h);
-  const double chunks = std::max(1.0, taps_h * static_cast<double>(t.taps_w * t.chunks));
+  const auto phases_of = [&](int64_t stride, int64_t columns) {
+    return std::min(stride, ceil_div<int64_t>(tile_columns, columns));
+  };
+  const int64_t phases_w = t.channels_innermost ? phases_of(p.stride_w, t.inner) : p.stride_w;
+  const double chunks = mean_taps(p.kernel_h, p.stride_h, phases_of(p.stride_h, t.row_columns)) *
+                        mean_taps(p.kernel_w, p.stride_w, phases_w) * static_cast<double>(t.chunks);
   // Of a chunk of a tile on a multiprocessor, at 1.7 GHz: 8 words of 64 positions and 8 columns, or the time from
   // memory to shared memory, which other blocks hide. Measured.
   const bool half = p.dtype != DataType::float32, last = p.x_strides[1] == 1;
+  const int64_t vector = 16 / element_size(p.dtype);
   const bool large = config.tile_positions > 64, small = tile_columns == 64;
-  const double of_step = (half ? 14 : strict ? 41 : last ? 13 : 5.5) * (large ? 1.35 : small && strict ? 1.15 : 1);
-  const double latency = large || small ? 1.2e-6 : 1.6e-6;
+  const bool whole = p.in_channels_per_group() % vector == 0;  // else channels of a pixel are loaded one by one
+  const double of_pixels = whole ? (half ? 12.5 : strict ? 40 : 12.6) : (half ? 19 : strict ? 40 : 14.4);
+  const double wider = large ? (last && !whole ? 1.1 : 1.35) : small && strict ? 1.15 : 1;
+  const double of_step = (last ? of_pixels : half ? 13 : strict ? 39 : 5.5) * wider;
+  const double latency = small && half ? 0.8e-6 : large || small ? 1.2e-6 : 1.6e-6;
+  // Outputs whose channels are innermost are stored by fours, or one by one.
+  const int64_t channels = p.out_channels_per_group();
+  const double store = t.channels_innermost && channels > 1 && channels % 4 != 0 ? 4.1e-6 : 1.4e-6;
   const double steps = std::min<double>(config.chunk_words / large_stride::step_words,
                                         std::ceil(static_cast<double>(t.words) / large_stride::step_words));
   const double product = steps * tile_columns / 8 * config.tile_positions / 64 * of_step / 1.7e9;
@@ -57,12 +73,13 @@ Cut best_cut(const Problem& p, const DeviceInfo& device, const large_stride::Til
                multiprocessors = device.multiprocessors;
   Cut best;
   for (int32_t splits = 1; splits == 1 || (splits <= 16 && 2 * splits <= chunks); splits *= 2) {
-    const double blocks = static_cast<double>(t.tiles) * splits, each = std::ceil(chunks / splits);
+    const double blocks = static_cast<double>(t.tiles) * splits,
+                 each = splits > 1 ? std::ceil(chunks / splits) : chunks;
     const double of_one = std::min(resident, std::ceil(blocks / multiprocessors));
     // Blocks of the last wave have the multiprocessor for themselves.
     const double fraction = std::max(1.0, blocks / (multiprocessors * of_one));
     const double waves = fraction + 0.65 * (std::ceil(fraction) - fraction);
-    const double busy = waves * (each * std::max(of_one * product, latency) + 1.9e-6 + 1.4e-6 * of_one * area);
+    const double busy = waves * (each * std::max(of_one * product, latency) + 1.9e-6 + store * of_one * area);
     const double bytes = static_cast<double>(p.compulsory_bytes());
     double seconds = launch_seconds + std::max(bytes / device.bandwidth / 0.8, busy);
     if (splits > 1) {
@@ -170,8 +187,12 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     const double waves = std::max(1.0, static_cast<double>(blocks) / (multiprocessors * resident));
     // Few warps wait for memory: half of the issue slots are used.
     const double busy = instructions / 4 / 1.7e9 * 2;
+    // Phases of a row are 4 neighbours that a lane stores at once, unless channels lie between them: then each output
+    // is a sector of its own, which the second level of cache takes at less than half of the memory's rate.
+    const bool scattered = p.y_strides[3] != 1;
+    const double sectors = scattered ? static_cast<double>(p.y_elements()) * 32 / (0.4 * device.bandwidth) : 0;
     c.estimated_seconds =
-        launch_seconds + 3e-6 +
+        launch_seconds + 3e-6 + sectors +
         std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.8,
                  std::max(waves * 1.5e-6, std::ceil(static_cast<double>(blocks) / multiprocessors) * busy)) +
         // More registers, more code.
