@@ -422,12 +422,12 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
 
     if (p.channels_innermost) {
       using Layout = ChannelsLast<mode, Row>;
-      const int32_t number = opaque(static_cast<int32_t>(threadIdx.x)), barrier = 4 + number / Layout::threads;
+      const int32_t barrier = 4 + group;
       const device::SharedAddress buffers =
           device::dynamic_shared_address() +
-          static_cast<uint32_t>(p.sums_at + number / Layout::threads *
-                                                (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
-      const int32_t group_thread = number % Layout::threads;
+          static_cast<uint32_t>(p.sums_at +
+                                opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
+      const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       if (p.store_boxes) {
         // A thread's bulk stores are its own: the same one issues them all.
         const bool stores = group_thread == 0;
