@@ -65,6 +65,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const bool idle = p.units <= static_cast<int32_t>(gridDim.x);
   bool rehearses = alternate && device::uniform(static_cast<uint32_t>(group)) == 1 && p.splits == 1 && p.reuse == 1 &&
                    (idle || p.chunks * p.sets[0].steps >= steps_of_rehearsal);
+  // Slabs that this warpgroup's copies of boxes to y have had, if those of a tile are odd: their buffers alternate.
+  [[maybe_unused]] uint32_t stored = 0;
   // Of the tiles that share a patch, how many are left.
   int32_t left = p.reuse;
   auto unit = static_cast<int32_t>(blockIdx.x);
@@ -434,15 +436,15 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         constexpr int slabs = pieces * Layout::slabs;
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
-          const device::SharedAddress buffer = buffers + static_cast<uint32_t>(s % 2 * (staged_bytes / 2));
-          // The buffer has been read: the tile before has written the other one last, unless slabs are odd.
-          if (stores) device::bulk_wait_read<slabs % 2 == 0 ? 1 : 0>();
-          device::named_barrier(barrier, Layout::threads);
+          const int turn_of_buffer = slabs % 2 == 0 ? s : static_cast<int>(stored++);
+          const device::SharedAddress buffer = buffers + static_cast<uint32_t>(turn_of_buffer % 2 * (staged_bytes / 2));
 #pragma unroll
           for (int k = 0; k < slabs; ++k) {
             if (s == k) Layout::stage(sums, k, buffer, group_thread / 32, group_thread % 32);
           }
           device::fence_async_proxy();
+          // Behind the barrier the other buffer has been read.
+          if (stores) device::bulk_wait_read<0>();
           device::named_barrier(barrier, Layout::threads);
           if (stores) {
             Layout::store_boxes(p, at, w.group_m, w.group_n * pieces + s / Layout::slabs,
