@@ -198,6 +198,38 @@ def test_which_rows_are_brought_in_boxes(rows, precision):
         assert any(tile.rows_in_boxes for tile in tiles) == may
 
 
+# Layers of few output channels, of which Hopper's kernels hold several rows of y in a block of rows.
+STACKED = {
+    "3x3": Problem(4, 32, 32, (128, 128), (3, 3), (1, 1), (1, 1)),
+    "3x7": Problem(4, 24, 3, (150, 140), (3, 7), (1, 1), (1, 3)),
+    "4x4 s2": Problem(6, 64, 32, (64, 64), (4, 4), (2, 2), (1, 1)),
+    "3x3 s2": Problem(8, 40, 17, (63, 64), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "2x2 s2": Problem(8, 64, 16, (64, 64), (2, 2), (2, 2)),
+    "5x5 s3": Problem(4, 32, 9, (60, 62), (5, 5), (3, 3), (2, 2)),
+    "9x9 s4": Problem(1, 56, 1, (60, 64), (9, 9), (4, 4), (4, 4), (3, 3)),
+    "dilated": Problem(4, 32, 8, (128, 130), (3, 3), (1, 1), (2, 2), dilation=(2, 2)),
+    "groups": Problem(2, 64, 64, (90, 96), (3, 3), (1, 1), (1, 1), groups=4),
+}
+
+
+@pytest.mark.parametrize("layer", STACKED)
+@modes
+def test_which_layers_stack_rows(layer, precision):
+    p = STACKED[layer]
+    tiles = [c.plan.tile for c in candidates(explain(p, precision), "implicit_gemm_sm90").values() if c.fits]
+    assert any(tile.stacked_rows > 1 for tile in tiles)
+    for tile in tiles:
+        assert tile.stacked_rows * (p.out_channels // p.groups) <= 64
+        assert ("rows stacked" in str(tile)) == (tile.stacked_rows > 1)
+        assert not (tile.stacked_rows > 1 and tile.weights_in_place)
+
+
+@modes
+def test_rows_of_many_channels_are_not_stacked(precision):
+    found = candidates(explain(Problem(2, 64, 33, (24, 40), (3, 3)), precision), "implicit_gemm_sm90")
+    assert {c.plan.tile.stacked_rows for c in found.values() if c.fits} == {1}
+
+
 # GPU
 
 
@@ -286,6 +318,16 @@ def test_rows_in_boxes(rows, precision):
     dtype = dtype_of(precision)
     x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), memory)
     w = random_tensor(p.w_shape, dtype, "cuda")
+    check_all(p, x, w, precision, only="implicit_gemm_sm90")
+
+
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("layer", STACKED)
+@pytest.mark.parametrize("layout", ("contiguous", "channels_last"))
+def test_stacked_rows(layout, layer, precision):
+    p, dtype = STACKED[layer], dtype_of(precision)
+    x, w = (lay_out(random_tensor(shape, dtype, "cuda"), layout) for shape in (p.x_shape, p.w_shape))
     check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 

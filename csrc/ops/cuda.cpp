@@ -9,6 +9,7 @@
 #include <torch/library.h>
 
 #include <mutex>
+#include <string>
 #include <unordered_map>
 
 #include "../kernels/column/launch.h"
@@ -88,11 +89,14 @@ const DeviceInfo& device_info(int index) {
 struct PlanKey {
   Problem problem;
   int device;
+  std::string forced;  // configuration, or empty
   bool operator==(const PlanKey&) const = default;
 };
 
 struct PlanKeyHash {
-  size_t operator()(const PlanKey& k) const { return hash(k.problem) * 31 + static_cast<size_t>(k.device); }
+  size_t operator()(const PlanKey& k) const {
+    return (hash(k.problem) * 31 + static_cast<size_t>(k.device)) * 31 + std::hash<std::string>{}(k.forced);
+  }
 };
 
 // The problem as it is computed, and how.
@@ -104,17 +108,15 @@ struct Planned {
 constexpr size_t plan_cache_entries = 4096;
 
 Planned plan_for(const Problem& problem, int device) {
-  if (!forced().empty()) {
-    const Problem computed = coalesced(problem);
-    return {computed, make_forced_plan(computed, device_info(device), forced())};
-  }
   thread_local std::unordered_map<PlanKey, Planned, PlanKeyHash> cache;
-  const PlanKey key{problem, device};
+  const PlanKey key{problem, device, forced()};
   const auto found = cache.find(key);
   if (found != cache.end()) return found->second;
   if (cache.size() >= plan_cache_entries) cache.clear();
   const Problem computed = coalesced(problem);
-  return cache.emplace(key, Planned{computed, make_plan(computed, device_info(device))}).first->second;
+  const DeviceInfo& info = device_info(device);
+  const Plan plan = key.forced.empty() ? make_plan(computed, info) : make_forced_plan(computed, info, key.forced);
+  return cache.emplace(key, Planned{computed, plan}).first->second;
 }
 
 // The planner's own errors (no kernel takes the problem; a stride of memory overflows) reach the user as RuntimeErrors.

@@ -95,6 +95,8 @@ inline constexpr int32_t staged_bytes = 16384;
 constexpr int32_t staged_positions(const Config& c, int64_t element_bytes) {
   return static_cast<int32_t>(staged_bytes / 2 / (64 * element_bytes * c.m_blocks));
 }
+// Boxes of fewer positions take longer than what threads write.
+inline constexpr int32_t fewest_box_positions = 32;
 // Phases of the columns of which the copy engine may write outputs, each by a map of its own.
 inline constexpr int32_t most_y_maps = 2;
 

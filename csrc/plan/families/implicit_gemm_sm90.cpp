@@ -160,7 +160,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double visits = static_cast<double>(p.stride_w) / tile.column_phases;
   if (y_innermost) {
     // Pixels that are less than a line, and whose neighbours are written at another time.
-    if (visits > 1 && p.out_channels * element < 128) again = 1;
+    if (visits > 1 && p.out_channels * element < 128) again = 2;
   } else {
     const auto part_columns = static_cast<int32_t>(columns_together * p.stride_w);
     const double row_part = part_columns * element, shared = sectors_of_parts(p, part_columns) - 1;
