@@ -82,7 +82,7 @@ Call make_call(Operation operation, const Tensor& a, const Tensor& b, const Opti
     case Operation::forward:
       call.problem =
           ops::make_problem(operation, g, a.scalar_type(), first, second, ops::strides_of(g.y, format), call.bias);
-      call.problem.w_aligned = ops::is_aligned(call.b);
+      call.problem.x_aligned = ops::is_aligned(call.a), call.problem.w_aligned = ops::is_aligned(call.b);
       break;
     case Operation::input_grad:
       call.problem = ops::make_problem(operation, g, a.scalar_type(), ops::strides_of(g.x, format), second, first);

@@ -39,8 +39,9 @@ bool run(DataType dtype, Precision precision) {
   for (;;) {
     const Case<Scalar> c(random_problem(dtype, precision));
     Problem p = c.p;
+    p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
     p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
-    if (in_place && !family::weights_in_place(p, true, 1)) continue;
+    if (in_place && !family::weights_in_place(p, 1)) continue;
     if (boxes && !family::may_bring_rows(p)) continue;
     Plan plan;
     std::string configuration;
@@ -87,10 +88,13 @@ bool run(DataType dtype, Precision precision) {
     plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
     // x may be brought into channels_last first.
     shape.channels_last = shape.channels_last || (!shape.rows_in_boxes && pick(0, 3) == 0);
-    // And weights packed, wherever they are.
-    shape.weights_in_place = family::weights_in_place(p, shape.channels_last, shape.stacked_rows) && pick(0, 3) != 0;
-    // A patch may stay for several tiles, whatever the planner thinks of it.
     const family::Patch patch = family::make_patch(config, p, tables, shape);
+    // And weights packed, wherever they are.
+    shape.weights_in_place =
+        family::weights_in_place(p, shape.stacked_rows) && pick(0, 3) != 0 &&
+        (mode != Mode::tf32 ||
+         family::may_transpose_weights(p, shape, family::make_x_map(p, nullptr, shape, patch)));
+    // A patch may stay for several tiles, whatever the planner thinks of it.
     bool all_have_taps = shape.splits == 1 && !family::gathers(shape);
     for (int32_t i = 0; i < tables.sets; ++i) all_have_taps &= tables.set[i].steps > 0;
     shape.reuse = 1;
@@ -143,10 +147,19 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
         (launch.params.store_boxes ? ", stores boxes" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
         std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
-    // Products of TF32 mode are of rounded operands.
-    return c.check(
-        what.c_str(),
-        mode == Mode::tf32 ? [](float v) { return float_of_bits(device::to_tf32(v)); } : [](float v) { return v; });
+    // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
+    const auto as_it_is = [](float v) { return v; };
+    const auto by_threads = [](float v) { return float_of_bits(device::to_tf32(v) & 0xffffe000); };
+    const auto by_engine = [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
+    if constexpr (mode != Mode::tf32) {
+      return c.check(what.c_str(), as_it_is);
+    } else {
+      const bool x_by_engine = launch.params.copy_boxes && !shape.channels_last;
+      return x_by_engine                ? shape.weights_in_place ? c.check(what.c_str(), by_engine, by_engine)
+                                                                 : c.check(what.c_str(), by_engine, by_threads)
+             : shape.weights_in_place ? c.check(what.c_str(), by_threads, by_engine)
+                                        : c.check(what.c_str(), by_threads, by_threads);
+    }
   }
 }
 

@@ -16,6 +16,7 @@ struct TensorMapLayout {
   int64_t strides[tensor_map_rank - 1];  // bytes, of all but the innermost
   int32_t box[tensor_map_rank];
   int32_t swizzle_bytes = 128;  // of that name, for rows of so many bytes; or 0, none
+  bool rounds_to_tf32 = false;  // float32 on its way to shared memory: to nearest, ties to even; NaN and infinity stay
 
   int32_t inner_bytes() const { return box[0] * element_bytes; }
 

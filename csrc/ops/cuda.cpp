@@ -182,7 +182,7 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   const std::optional<Tensor> b = bias ? std::make_optional(resolved(*bias)) : std::nullopt;
   const Strides y_strides = strides_of(g.y, result_format(input, weight));
   Problem asked = make_problem(Operation::forward, g, input.scalar_type(), strides(x), strides(w), y_strides, b);
-  asked.w_aligned = is_aligned(w);
+  asked.x_aligned = is_aligned(x), asked.w_aligned = is_aligned(w);
   const auto [problem, plan] = checked_plan(asked, input.device().index());
   const Tensor y = at::empty_strided(g.y, y_strides, input.options());
   launch(plan, problem,

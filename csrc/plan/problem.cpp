@@ -153,6 +153,7 @@ size_t hash(const Problem& p) {
                     p.dilation_h,
                     p.dilation_w,
                     static_cast<int64_t>(p.has_bias),
+                    static_cast<int64_t>(p.x_aligned),
                     static_cast<int64_t>(p.w_aligned),
                     p.bias_stride}) {
     add(v);

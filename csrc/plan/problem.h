@@ -60,7 +60,7 @@ struct Problem {
   int64_t stride_h = 1, stride_w = 1, padding_h = 0, padding_w = 0, dilation_h = 1, dilation_w = 1;
   Strides x_strides{}, w_strides{}, y_strides{};
   bool has_bias = false;
-  bool w_aligned = true;  // w begins at a multiple of 16 bytes
+  bool x_aligned = true, w_aligned = true;  // they begin at a multiple of 16 bytes; of a forward
   int64_t bias_stride = 0;
 
   bool operator==(const Problem&) const = default;

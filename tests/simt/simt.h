@@ -130,6 +130,7 @@ struct AsyncCopy {
   void* to;
   const void* from;
   unsigned bytes, valid;
+  bool rounds_to_tf32 = false;
 };
 struct AsyncQueue {
   std::vector<std::vector<AsyncCopy>> groups;
@@ -264,9 +265,18 @@ inline void to_scheduler() {
 #endif
 }
 
+// A float32 to the nearest TF32, ties to even, as the copy engine rounds; NaN and infinity stay.
+inline uint32_t nearest_tf32(uint32_t v) {
+  return (v & 0x7f800000) == 0x7f800000 ? v : (v + 0xfff + (v >> 13 & 1)) & 0xffffe000;
+}
+
 inline void perform(const AsyncCopy& c) {
   std::memcpy(c.to, c.from, c.valid);
   std::memset(static_cast<char*>(c.to) + c.valid, 0, c.bytes - c.valid);
+  for (unsigned i = 0; c.rounds_to_tf32 && i < c.bytes / 4; ++i) {
+    uint32_t& word = static_cast<uint32_t*>(c.to)[i];
+    word = nearest_tf32(word);
+  }
 }
 inline void drain(AsyncQueue& q, size_t pending) {
   while (q.groups.size() > pending) {
@@ -863,7 +873,7 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
             const unsigned valid = inside && first >= 0 ? static_cast<unsigned>(left * layout.element_bytes) : 0;
             b.copies.push_back(
                 {reinterpret_cast<void*>(swizzled(to + static_cast<SharedAddress>(16 * u), layout.swizzle_bytes)),
-                 valid > 0 ? from + first * layout.element_bytes : zeros, 16, valid});
+                 valid > 0 ? from + first * layout.element_bytes : zeros, 16, valid, layout.rounds_to_tf32});
           }
         }
       }

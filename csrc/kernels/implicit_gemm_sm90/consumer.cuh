@@ -175,7 +175,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         next = table[step];
         if (gather || first_step) {
           device::mbarrier_wait(barriers.patch_full(static_cast<int32_t>(patch_stage)), patch_parity);
-          if (first) edge = edges[patch_stage] != 0;
+          // Read by the lane that gives the stage back.
+          if (first) edge = device::uniform(elected ? edges[patch_stage] : 0) != 0;
           first = false;
           patch_units = device::uniform(device::start_of(patches)) +
                         patch_stage * static_cast<uint32_t>(p.patch_bytes / unit_bytes);
@@ -290,7 +291,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           device::wgmma_wait<1>();
           release();
         }
-        used_weights = used_now;
+        used_weights = weights_turn != 0 ? used_now : 0;
         if (last_step) --chunks_left;
         if (gather || last_step) {
           if (gives_back) used_patch = barriers.patch_empty(static_cast<int32_t>(patch_stage));

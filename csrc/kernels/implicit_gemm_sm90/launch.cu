@@ -33,9 +33,10 @@ bool make_tensor_map(const TensorMapLayout& layout, TensorMap& map) {
     box[d] = static_cast<cuuint32_t>(layout.box[d]), steps[d] = 1;
     if (d > 0) strides[d - 1] = static_cast<cuuint64_t>(layout.strides[d - 1]);
   }
-  // Elements are not interpreted: nothing is rounded, and what is outside is zero bits.
-  const CUtensorMapDataType type =
-      layout.element_bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  // Other elements are not interpreted, and what is outside is zero bits.
+  const CUtensorMapDataType type = layout.rounds_to_tf32       ? CU_TENSOR_MAP_DATA_TYPE_TFLOAT32
+                                   : layout.element_bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                                               : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   const CUtensorMapSwizzle swizzle = layout.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : layout.swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                                   : CU_TENSOR_MAP_SWIZZLE_NONE;

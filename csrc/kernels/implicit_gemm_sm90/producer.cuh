@@ -1,5 +1,5 @@
 // The producers: one warp copies weights; the other three bring the patch, or one has the copy engine bring it and two
-// prepare what has come.
+// prepare what has come, if it is not as products want it.
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
@@ -8,7 +8,7 @@
 namespace convt::implicit_gemm_sm90 {
 
 // Barriers in shared memory. A stage is full when it may be read, and empty when it may be written. Of a patch that the
-// copy engine has brought and that is to be rounded, `read` says that it is there, and so of weights.
+// copy engine has brought and that is to be prepared, `read` says that it is there, and so of weights.
 struct Barriers {
   device::SharedAddress base;
 
@@ -168,8 +168,8 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   if (in_place) device::wait_for_previous_kernel();
 }
 
-// Weights that lie as rows of output channels, to rows of input channels, rounded. Half of a block is 32 rows of 32
-// channels either way, so that it stays where it is; each of the two warps has every second half.
+// Weights that lie as rows of output channels, to rows of input channels. Half of a block is 32 rows of 32 channels
+// either way, so that it stays where it is; each of the two warps has every second half.
 CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
   constexpr int32_t half_bytes = block_bytes / 2;
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
@@ -192,9 +192,7 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
       __syncwarp();
 #pragma unroll
       for (int u = 0; u < 8; ++u) {
-        uint4 v = make_uint4(r[4 * u], r[4 * u + 1], r[4 * u + 2], r[4 * u + 3]);
-        round_words<Mode::tf32>(v);
-        device::store_shared_16(from + unit_at(lane, u), v.x, v.y, v.z, v.w);
+        device::store_shared_16(from + unit_at(lane, u), r[4 * u], r[4 * u + 1], r[4 * u + 2], r[4 * u + 3]);
       }
     }
     device::fence_async_proxy();
@@ -365,7 +363,7 @@ CONVT_DEVICE void store_elements(const Params& p, const Filler& f, const Scalar*
   }
 }
 
-// Whether a patch that is not rounded to TF32, or split into two such numbers, before it comes is so where it lies.
+// Whether a patch that threads copy is rounded to TF32, or split into two such numbers, where it lies.
 template <Mode mode>
 constexpr bool rounds = sizeof(typename Traits<mode>::Scalar) == 4;
 
@@ -645,7 +643,8 @@ CONVT_DEVICE void transpose_narrow_matrices(device::SharedAddress box, int32_t l
   store_transposed(r, box, lane, count);
 }
 
-// Of float32, where all boxes are wide: a lane has a pixel, and each of two warps half of the channels.
+// Of float32, where all boxes are wide: a lane has a pixel, and each of two warps half of the channels. The copy engine
+// has rounded them.
 CONVT_DEVICE void load_words(uint32_t (&r)[4][4], device::SharedAddress box, int32_t first, int32_t lane,
                              int32_t count) {
 #pragma unroll
@@ -663,7 +662,12 @@ CONVT_DEVICE void store_words(const Params& p, const uint32_t (&r)[4][4], device
 #pragma unroll
   for (int u = 0; u < 4; ++u) {
     if (first + u >= 2 * count) break;
-    store_rounded<mode>(p, box + unit_at(lane, first + u), make_uint4(r[u][0], r[u][1], r[u][2], r[u][3]));
+    const device::SharedAddress to = box + unit_at(lane, first + u);
+    if constexpr (parts_of(mode) == 2) {
+      store_rounded<mode>(p, to, make_uint4(r[u][0], r[u][1], r[u][2], r[u][3]));
+    } else {
+      device::store_shared_16(to, r[u][0], r[u][1], r[u][2], r[u][3]);
+    }
   }
 }
 
@@ -704,10 +708,10 @@ CONVT_DEVICE void transpose_boxes(const Params& p, const Filler& f, device::Shar
   }
 }
 
-// Whether two warps prepare what the copy engine has brought: transpose rows, or round what is in its place.
+// Whether two warps prepare what the copy engine has brought: transpose rows, or split what is in its place.
 template <Mode mode>
 CONVT_DEVICE bool prepares_boxes(const Params& p) {
-  return p.rows_in_boxes || (rounds<mode> && !p.channels_last);
+  return p.rows_in_boxes || (parts_of(mode) == 2 && !p.channels_last);
 }
 
 // Has the copy engine bring the rows of a patch that begins at `row` and `column`, of a chunk; one lane.
@@ -795,7 +799,7 @@ CONVT_DEVICE void prepare_boxes(const Params& p, unsigned char* shared, const Ba
         const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
         if (p.rows_in_boxes) [[unlikely]] {
           transpose_boxes<mode>(p, filler, stage, count_of(p, chunk));
-        } else if constexpr (rounds<mode>) {
+        } else if constexpr (parts_of(mode) == 2) {
           round_regions<mode>(p, filler, stage, count_of(p, chunk));
         }
         device::fence_async_proxy();

@@ -60,7 +60,8 @@ inline TensorMapLayout make_rows_map(const Problem& p, const void* x, int32_t pi
           {stride(channels, p.x_strides[1]), stride(p.in_h, p.x_strides[2]), stride(p.batch, p.x_strides[0]),
            stride(p.groups, checked_mul(channels, p.x_strides[1]))},
           {pixels, static_cast<int32_t>(std::min<int64_t>(whole, channels_of_chunk(mode_of(p)))), 1, 1, 1},
-          bytes == 2 ? pixels * 2 : 0};
+          bytes == 2 ? pixels * 2 : 0,
+          mode_of(p) == Mode::tf32};
 }
 
 // A wide box has rows of 128 bytes; those of a narrow one, a region, cost the copy engine almost as much. Of float32
@@ -165,15 +166,16 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
           {out, p.kernel_w, p.kernel_h, in, p.groups},
           {stride(p.kernel_w, p.w_strides[3]), stride(p.kernel_h, p.w_strides[2]), stride(in, p.w_strides[0]),
            stride(p.groups, checked_mul(in, p.w_strides[0]))},
-          {static_cast<int32_t>(row_bytes / bytes), 1, 1, static_cast<int32_t>(row_bytes / bytes), 1}};
+          {static_cast<int32_t>(row_bytes / bytes), 1, 1, static_cast<int32_t>(row_bytes / bytes), 1},
+          row_bytes,
+          mode_of(p) == Mode::tf32};
 }
 
 // Whether the copy engine may bring blocks of weights from where they are: then rows of output channels. wgmma takes
-// these of 16-bit types. In TF32 they are transposed and rounded where they lie, by the warps that else round the
-// patch. A block of several rows of y has several taps, and is packed.
-inline bool weights_in_place(const Problem& p, bool channels_last, int32_t stacked) {
-  const Mode mode = mode_of(p);
-  return stacked == 1 && (mode == Mode::tf32 ? channels_last : mode != Mode::ieee) && p.w_aligned &&
+// these of 16-bit types; of TF32 they are transposed where they lie, if two warps are free. A block of several rows of y
+// has several taps, and is packed.
+inline bool weights_in_place(const Problem& p, int32_t stacked) {
+  return stacked == 1 && mode_of(p) != Mode::ieee && p.w_aligned &&
          (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) && make_w_map(p, nullptr).valid();
 }
 
@@ -204,7 +206,9 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
           static_cast<int32_t>(bytes),
           {channels, p.in_w, p.in_h, p.batch, groups},
           {stride(p.in_w, column), stride(p.in_h, row), stride(p.batch, image), stride(groups, group)},
-          {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1}};
+          {static_cast<int32_t>(row_bytes / bytes), patch.columns, patch.rows, tile.images, 1},
+          row_bytes,
+          mode_of(p) == Mode::tf32};
 }
 
 // Outputs of a phase of the columns as [group][image][row][column][channel], in boxes of 128 bytes of channels of what
@@ -236,6 +240,11 @@ inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Table
 // Whether the copy engine may bring patches by `x_map`, which make_x_map() has made.
 inline bool copies_boxes(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
   return (tile.rows_in_boxes || tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
+}
+
+// Whether two warps are free to transpose weights of TF32: the copy engine brings x, and they do not prepare it.
+inline bool may_transpose_weights(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
+  return (tile.channels_last || p.x_aligned) && !tile.rows_in_boxes && copies_boxes(p, tile, x_map);
 }
 
 inline Workspace make_workspace(const Config& c, const Problem& p, const Counts& n, const GemmTile& tile,

@@ -116,11 +116,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // Of a tile and a chunk, on average.
   blocks_of_weights /= t.sets, steps /= t.sets;
   // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
-  // Boxes cost their reading, and two warps' transposing of rows or, in float32, rounding. Otherwise three warps copy,
-  // which waits for each line of memory, and unless channels are innermost bring into order. Two parts are split and
-  // stored twice.
+  // Boxes cost their reading, and two warps' transposing of rows. Otherwise three warps copy, which waits for each line
+  // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
   const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
   if (tile.channels_last && !innermost) return;
+  if (tile.weights_in_place && mode == Mode::tf32 &&
+      !family::may_transpose_weights(p, tile, family::make_x_map(p, nullptr, tile, patch))) {
+    return;
+  }
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
   const bool elements = implicit_gemm::fill_of(p, nullptr, family::patch_begin(p, tile)) == Fill::elements;
@@ -133,7 +136,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       fill_clocks = tile.images * patch.rows *
                     (patch.columns / wide * (element == 4 ? 400 + 100 * parts : 170 + 420 * part) +
                      patch.columns % wide / family::region_pixels * (80 + 200 * part));
-    } else if (element == 4 && !tile.channels_last) {
+    } else if (mode == Mode::ieee && !tile.channels_last) {
       fill_clocks = (130 + 60 * parts) * regions * part;
     }
   } else if (gathers) {
@@ -336,7 +339,7 @@ void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, s
       tile.stacked_rows = stacked;
       for (const bool channels_last : {false, true}) {
         if (channels_last && !may_bring_into_channels_last(p)) continue;
-        const bool may_place = family::weights_in_place(p, channels_last, stacked);
+        const bool may_place = family::weights_in_place(p, stacked);
         for (const bool in_place : {false, true}) {
           // Only TF32's cost something where they are.
           if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
