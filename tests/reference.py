@@ -145,7 +145,7 @@ def _norm(t):
 
 
 def round_to_tf32(t):
-    """float32 to the nearest TF32, ties away from zero: what the operands are to kernels that use TF32."""
+    """float32 to the nearest TF32, ties away from zero: what operands without ties are to kernels that use TF32."""
     return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)
 
 
@@ -237,9 +237,17 @@ def rule_of_forward(p: Problem, x, w, bias, precision):
 
 
 def random_tensor(shape, dtype, device="cpu", generator=None):
-    """Standard normal, rounded to `dtype`. Made on the CPU, so that every device gets the same."""
+    """Standard normal, rounded to `dtype`. Made on the CPU, so that every device gets the same.
+
+    No float32 is halfway between two TF32: both are nearest, and a GPU's copy engine rounds to the even one, threads to
+    the one away from zero.
+    """
     wide = torch.complex128 if dtype.is_complex else torch.float64
-    return torch.randn(shape, dtype=wide, generator=generator).to(dtype).to(device)
+    values = torch.randn(shape, dtype=wide, generator=generator).to(dtype)
+    if dtype == torch.float32:
+        bits = values.view(torch.int32)
+        bits += (bits & 0x1FFF) == 0x1000
+    return values.to(device)
 
 
 def problem_count(usual):
