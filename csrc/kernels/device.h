@@ -314,6 +314,13 @@ CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t b
 #endif
 }
 
+// Has the copy engine bring memory into L2, both operands multiples of 16.
+CONVT_DEVICE void bulk_prefetch(const void* global, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(global), "r"(bytes) : "memory");
+#endif
+}
+
 // Registers of the threads of a warpgroup, from now on.
 template <int Count>
 CONVT_DEVICE void fewer_registers() {

@@ -826,6 +826,13 @@ inline void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, 
   }
 }
 
+inline void bulk_prefetch(const void* global, uint32_t bytes) {
+  if (reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0) {
+    simt::fail("a bulk prefetch is not aligned to 16 bytes");
+  }
+  for (uint32_t i = 0; i < bytes; i += 16) static_cast<void>(static_cast<const volatile unsigned char*>(global)[i]);
+}
+
 template <int Count>
 void fewer_registers() {}
 template <int Count>

@@ -176,7 +176,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         if (gather || first_step) {
           device::mbarrier_wait(barriers.patch_full(static_cast<int32_t>(patch_stage)), patch_parity);
           // Read by the lane that gives the stage back.
-          if (first) edge = device::uniform(elected ? edges[patch_stage] : 0) != 0;
+          if (first) edge = device::uniform(__shfl_sync(0xffffffffu, elected ? edges[patch_stage] : 0, 0)) != 0;
           first = false;
           patch_units = device::uniform(device::start_of(patches)) +
                         patch_stage * static_cast<uint32_t>(p.patch_bytes / unit_bytes);

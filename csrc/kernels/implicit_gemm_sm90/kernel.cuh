@@ -49,6 +49,14 @@ CONVT_DEVICE void make_barriers(const Params& p, unsigned char* shared, const Ba
   }
 }
 
+// A block's share of an operand into L2.
+CONVT_DEVICE void prefetch(const void* operand, const Prefetch& q) {
+  const uint32_t first = blockIdx.x * q.share;
+  if (first < q.bytes) {
+    device::bulk_prefetch(static_cast<const unsigned char*>(operand) + first, smaller(q.share, q.bytes - first));
+  }
+}
+
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
   static_assert(has_mode(configs[Row], mode));
@@ -66,6 +74,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     if (p.weights_in_place) device::prefetch_tensor_map(p.w_map);
     for (int32_t phase = 0; p.store_boxes && phase < p.v.stride; ++phase) device::prefetch_tensor_map(p.y_maps[phase]);
   }
+  if (thread == consumers + 64) prefetch(p.w, p.w_prefetch), prefetch(p.x, p.x_prefetch);
   make_barriers<mode, Row>(p, shared, barriers);
   clear_beyond_boxes<mode>(p, shared);
   __syncthreads();

@@ -13,6 +13,11 @@ struct alignas(4) StepTaps {
   } of[most_rows];
 };
 
+// Bytes of an operand that blocks have brought into L2 before anything else, and of them a block's share.
+struct Prefetch {
+  uint32_t bytes, share;
+};
+
 struct Params : CommonParams {
   TensorMap x_map;                                     // if uses_x_map()
   TensorMap wide_x_map;                                // if uses_wide_x_map()
@@ -42,6 +47,7 @@ struct Params : CommonParams {
   int32_t x_row_step, y_row_step;     // rows from a position to the next
   int32_t stacked, log_warps_of_row;  // rows of y of a block of rows, and the warps that have one
   Divisor by_pieces_columns, by_pieces_rows, by_stages, by_weight_stages, by_blocks;
+  Prefetch x_prefetch, w_prefetch;
   StepTaps taps[most_taps];  // of steps
 };
 
@@ -109,6 +115,19 @@ inline void make_channels_last(const Problem& p, const Operands& o, void* to, Ch
   q.by_channel_tiles = Divisor(channel_tiles), q.by_pixel_tiles = Divisor(pixel_tiles);
   q.by_images = Divisor(p.batch), q.by_columns = Divisor(p.in_w);
   grid = static_cast<uint32_t>(channel_tiles * pixel_tiles * p.batch * p.groups);
+}
+
+// A small layer's operands come into L2 while its blocks set up, each a share; of a large one, it is the memory's rate
+// that takes long. Only what lies in one piece, at a multiple of 16 bytes.
+inline Prefetch make_prefetch(const Problem& p, const void* from, const std::array<int64_t, 4>& sizes,
+                              const Strides& strides, int64_t blocks) {
+  constexpr int64_t line = 128, most = 32 * 1024;
+  int64_t elements = 1, last = 0;
+  for (int d = 0; d < 4; ++d) elements *= sizes[d], last += (sizes[d] - 1) * strides[d];
+  const int64_t bytes = elements * element_size(p.dtype) / unit_bytes * unit_bytes;
+  const int64_t share = ceil_div(ceil_div(bytes, blocks), line) * line;
+  if (last != elements - 1 || share > most || reinterpret_cast<uintptr_t>(from) % unit_bytes != 0) return {};
+  return {static_cast<uint32_t>(bytes), static_cast<uint32_t>(share)};
 }
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
@@ -180,6 +199,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset = pack_shift(t.step[s].row, t.step[s].column);
     while (!q.channels_innermost && tile.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;
   }
+  q.x_prefetch = q.w_prefetch = {};
+  if (!tile.channels_last) q.x_prefetch = make_prefetch(p, o.x, p.x_sizes(), p.x_strides, plan.grid);
+  if (tile.weights_in_place) q.w_prefetch = make_prefetch(p, o.w, p.w_sizes(), p.w_strides, plan.grid);
   launch.shared_bytes = shared.bytes;
   launch.grid = static_cast<uint32_t>(plan.grid), q.by_blocks = Divisor(plan.grid);
 }
