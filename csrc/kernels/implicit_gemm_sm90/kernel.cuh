@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     if (thread >= consumers + 32) {
       fill_patches<mode>(p, shared, barriers);
     } else {
-      copy_weights<mode>(p, barriers, 0, warps_of_copies<mode>(p));
+      copy_weights<mode>(p, barriers);
     }
   }
 #endif

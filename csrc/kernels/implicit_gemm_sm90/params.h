@@ -6,17 +6,11 @@
 
 namespace convt::implicit_gemm_sm90 {
 
-// The taps of a step, of each block of weights of its mask: a byte for a row or a column. One word, since a kernel
-// fetches it in each step.
-struct StepTaps {
-  uint32_t rows_and_columns;
-  static_assert(most_rows == 2);
-
-  CONVT_HOST_DEVICE constexpr int32_t row(int block) const { return rows_and_columns >> 16 * block & 0xff; }
-  CONVT_HOST_DEVICE constexpr int32_t column(int block) const { return rows_and_columns >> (16 * block + 8) & 0xff; }
-  constexpr void set(int block, int32_t row, int32_t column) {
-    rows_and_columns |= static_cast<uint32_t>(row | column << 8) << 16 * block;
-  }
+// The taps of a step, for each block of weights of its mask.
+struct alignas(4) StepTaps {
+  struct {
+    uint8_t row, column;
+  } of[most_rows];
 };
 
 // Bytes of an operand that blocks have brought into L2 before anything else, and of them a block's share.
@@ -187,10 +181,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
   q.weights_in_place = tile.weights_in_place;
-  std::fill(std::begin(q.taps), std::end(q.taps), StepTaps{});
   for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block, int32_t) {
     for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
-      if (tile.weights_in_place) q.taps[step].set(i, row, column);
+      q.taps[step].of[i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};
     }
   });
   q.x_row_step = t.row_step, q.y_row_step = row_period(p, tile.stacked_rows);

@@ -94,24 +94,10 @@ CONVT_DEVICE bool transposes_weights(const Params& p) {
   return mode == Mode::tf32 && p.weights_in_place;
 }
 
-// Whether two warps prepare what the copy engine has brought: transpose rows, or split what is in its place.
+// Copies weights; a whole warp. How long a step takes here is the least that it takes: what a step needs is fetched
+// while the one before is waited for, and all lanes compute what one of them tells the copy engine.
 template <Mode mode>
-CONVT_DEVICE bool prepares_boxes(const Params& p) {
-  return p.rows_in_boxes || (parts_of(mode) == 2 && !p.channels_last);
-}
-
-// Telling the copy engine what to copy takes a warp some 500 clocks a step, as long as its products or longer. If the
-// two warps that else prepare copies have nothing to do, one helps with weights, one with the patch.
-template <Mode mode>
-CONVT_DEVICE int32_t warps_of_copies(const Params& p) {
-  return p.copy_boxes && !prepares_boxes<mode>(p) && !transposes_weights<mode>(p) ? 2 : 1;
-}
-
-// Copies weights; a whole warp, one of one or two. How long a step takes here is the least that it takes: what a step
-// needs is fetched while the one before is waited for, and all lanes compute what one of them tells the copy engine.
-// Each stage is the same warp's at all times: one that skipped a turn of it might take the parity for the next turn's.
-template <Mode mode>
-CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, uint32_t warp, int32_t warps) {
+CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   constexpr auto fragment_bytes = static_cast<uint32_t>(block_bytes * parts_of(mode));
   constexpr int32_t channels = row_bytes / static_cast<int32_t>(sizeof(typename Traits<mode>::Scalar));  // of a box
   const bool in_place = p.weights_in_place, stay = p.weights_stay;
@@ -146,9 +132,8 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, uint32
 #pragma unroll 1
       for (int32_t left = (chunks.last - chunks.first) * set.steps; left > 0; --left) {
         const uint32_t bytes = static_cast<uint32_t>(__popc(mask)) * block_copied;
-        const bool mine = warps == 1 || ((empty - empty_first) >> 3 & 1) == warp;
-        if (mine && !stay) device::mbarrier_wait(empty, parity);
-        if (mine && device::elect()) {
+        if (!stay) device::mbarrier_wait(empty, parity);
+        if (device::elect()) {
           const device::SharedAddress there = empty + there_from_empty;
           device::mbarrier_arrive_expect(there, bytes);
           if (!in_place) {
@@ -161,7 +146,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, uint32
 #pragma unroll
               for (int32_t box = 0; box < 64 / channels; ++box) {
                 const int32_t place[tensor_map_rank] = {first_channel + block * next_block + box * channels,
-                                                        tap.column(block), tap.row(block), channel, at.group};
+                                                        tap.of[block].column, tap.of[block].row, channel, at.group};
                 device::box_load(block_to + static_cast<uint32_t>(box * channels * row_bytes), p.w_map, place, there);
               }
               block_to += fragment_bytes;
@@ -723,6 +708,12 @@ CONVT_DEVICE void transpose_boxes(const Params& p, const Filler& f, device::Shar
   }
 }
 
+// Whether two warps prepare what the copy engine has brought: transpose rows, or split what is in its place.
+template <Mode mode>
+CONVT_DEVICE bool prepares_boxes(const Params& p) {
+  return p.rows_in_boxes || (parts_of(mode) == 2 && !p.channels_last);
+}
+
 // Has the copy engine bring the rows of a patch that begins at `row` and `column`, of a chunk; one lane.
 template <Mode mode>
 CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32_t column, int32_t chunk,
@@ -745,10 +736,9 @@ CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32
   }
 }
 
-// Copies patches by the copy engine; a whole warp, one of one or two, each with stages of its own.
+// A warp's part where the copy engine brings the patches.
 template <Mode mode>
-CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers, int32_t warp,
-                             int32_t warps) {
+CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
   const bool prepared = prepares_boxes<mode>(p);
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
@@ -767,9 +757,8 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
           const uint32_t shift = p.steps[set.first_step + step].offset;
           row = at.row + row_of(shift), column = at.column + column_of(shift);
         }
-        const bool mine = warps == 1 || (ring.stage & 1) == warp;
-        if (mine) device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
-        if (mine && device::elect()) {
+        device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
+        if (device::elect()) {
           if (!prepared) edges[ring.stage] = outside ? 1 : 0;
           const device::SharedAddress there =
               prepared ? barriers.patch_read(ring.stage) : barriers.patch_full(ring.stage);
@@ -849,17 +838,12 @@ template <Mode mode>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
   if (p.copy_boxes) {
     const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
-    const int32_t warps = warps_of_copies<mode>(p);
     if (warp == 0) {
-      copy_boxes<mode>(p, shared, barriers, 0, warps);
+      copy_boxes<mode>(p, shared, barriers);
     } else if (prepares_boxes<mode>(p)) {
       prepare_boxes<mode>(p, shared, barriers);
     } else if (transposes_weights<mode>(p)) {
       transpose_weights(p, barriers);
-    } else if (warp == 1) {
-      copy_boxes<mode>(p, shared, barriers, 1, warps);
-    } else {
-      copy_weights<mode>(p, barriers, 1, warps);
     }
   } else if (p.fill == Fill::channels) {
     fill_patches<mode, Fill::channels>(p, shared, barriers);
