@@ -92,10 +92,12 @@ struct Chunks {
 };
 
 CONVT_DEVICE Chunks chunks_of(const CommonParams& p, const Place& at) {
-  if (p.sets[at.set].steps == 0) return {0, 0};
-  if (p.splits == 1) return {0, p.chunks};
-  return {static_cast<int32_t>(static_cast<int64_t>(p.chunks) * at.split / p.splits),
-          static_cast<int32_t>(static_cast<int64_t>(p.chunks) * (at.split + 1) / p.splits)};
+  const int32_t chunks = p.sets[at.set].steps == 0 ? 0 : p.chunks;
+  const auto before = [&](int32_t split) {
+    auto rest = static_cast<uint32_t>(chunks * split);
+    return static_cast<int32_t>(p.by_splits.divide(rest));
+  };
+  return {before(at.split), before(at.split + 1)};
 }
 
 CONVT_DEVICE int32_t groups_of(const CommonParams& p, int32_t chunk) {

@@ -16,33 +16,32 @@ struct Fragments {
   static int32_t pitch(int32_t words) { return words | 1; }
 };
 
-// Barriers and words of shared memory, each kind by a thread of another warp: a barrier is made by one lane at a time,
-// at an address that the warp has in a uniform register.
+// Barriers and words of shared memory, by threads of several warps: a barrier is made by one lane at a time, at an
+// address that the warp has in a uniform register.
 template <Mode mode, int Row>
 CONVT_DEVICE void make_barriers(const Params& p, unsigned char* shared, const Barriers& barriers) {
   constexpr Config config = configs[Row];
   constexpr uint32_t warps = config.tile_threads() / 32;
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  // A loop each: a call waits for its first instructions, the fewer the better.
   if (thread == 0) {
     // Warpgroups that take tiles in turn share what stays for several tiles.
     const uint32_t readers = config.alternate() && p.reuse > 1 ? consumers / 32 : warps;
-    for (int32_t s = 0; s < most_patch_stages; ++s) {
+#pragma unroll 1
+    for (int32_t s = 0; s < p.stages; ++s) {
       device::mbarrier_init(barriers.patch_full(s), patch_arrivals<mode>(p));
       device::mbarrier_init(barriers.patch_empty(s), readers);
       device::mbarrier_init(barriers.patch_read(s), 1);
     }
+    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(barriers.order(group), warps);
     device::mbarrier_init_fence();
   } else if (thread == 32) {
-    for (int32_t s = 0; s < most_weight_stages; ++s) {
+#pragma unroll 1
+    for (int32_t s = 0; s < p.weight_stages; ++s) {
       device::mbarrier_init(barriers.weights_full(s), weights_arrivals<mode>(p));
+      device::mbarrier_init(barriers.weights_empty(s), warps);
+      device::mbarrier_init(barriers.weights_read(s), 1);
     }
-    device::mbarrier_init_fence();
-  } else if (thread == 64) {
-    for (int32_t s = 0; s < most_weight_stages; ++s) device::mbarrier_init(barriers.weights_read(s), 1);
-    device::mbarrier_init_fence();
-  } else if (thread == 96) {
-    for (int32_t s = 0; s < most_weight_stages; ++s) device::mbarrier_init(barriers.weights_empty(s), warps);
-    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(barriers.order(group), warps);
     device::mbarrier_init_fence();
   } else if (thread >= 128 && thread < 128 + shared_words) {
     reinterpret_cast<uint32_t*>(shared + words_at)[thread - 128] = 0;

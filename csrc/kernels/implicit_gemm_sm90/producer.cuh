@@ -817,15 +817,18 @@ CONVT_DEVICE void prepare_boxes(const Params& p, unsigned char* shared, const Ba
 // there go nowhere, but sums that are not finite make a tile look for what is to be computed again.
 template <Mode mode>
 CONVT_DEVICE void clear_beyond_boxes(const Params& p, unsigned char* shared) {
-  if (!p.copy_boxes || !p.gather) return;
-  const int32_t first = p.patch_pixels * row_bytes, bytes = p.patch_part_bytes - first;
-  for (int32_t part = 0; part < p.stages * parts_of(mode); ++part) {
-    unsigned char* const to = shared + p.patches_at + part * p.patch_part_bytes + first;
-    for (int32_t i = static_cast<int32_t>(threadIdx.x) * unit_bytes; i < bytes; i += threads * unit_bytes) {
-      *reinterpret_cast<uint4*>(to + i) = {};
+  if (p.copy_boxes && p.gather) [[unlikely]] {
+    const int32_t first = p.patch_pixels * row_bytes, bytes = p.patch_part_bytes - first;
+#pragma unroll 1
+    for (int32_t part = 0; part < p.stages * parts_of(mode); ++part) {
+      unsigned char* const to = shared + p.patches_at + part * p.patch_part_bytes + first;
+#pragma unroll 1
+      for (int32_t i = static_cast<int32_t>(threadIdx.x) * unit_bytes; i < bytes; i += threads * unit_bytes) {
+        *reinterpret_cast<uint4*>(to + i) = {};
+      }
     }
+    device::fence_async_proxy();
   }
-  device::fence_async_proxy();
 }
 
 // How many arrivals make a stage of the patch full.
