@@ -24,8 +24,19 @@ void launch_row(int32_t row, const family::Launch& launch) {
   if constexpr (Row < family::config_count) {
     if (row != Row) return launch_row<mode, Row + 1>(row, launch);
     if constexpr (family::has_mode(family::configs[Row], mode)) {
-      simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
-                   [&] { family::implicit_gemm_sm90_kernel<mode, Row>(launch.params); });
+      using family::Variant;
+      const auto run = [&](auto variant) {
+        simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes), [&] {
+          family::implicit_gemm_sm90_kernel<mode, Row, decltype(variant)::value>(launch.params);
+        });
+      };
+      if constexpr (family::has_variant(family::configs[Row], mode, Variant::boxes)) {
+        // The general one does the same.
+        if (family::boxes_alone(launch.params, mode) && pick(0, 3) != 0) {
+          return run(std::integral_constant<Variant, Variant::boxes>{});
+        }
+      }
+      run(std::integral_constant<Variant, Variant::general>{});
     }
   }
 }
@@ -145,7 +156,8 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(t.column_phases) + ", boxes " + std::to_string(launch.params.copy_boxes) +
         (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
-        (launch.params.store_boxes ? ", stores boxes" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
+        (launch.params.store_boxes ? ", stores boxes" : "") +
+        (family::boxes_alone(launch.params, mode) ? " alone" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
         std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto as_it_is = [](float v) { return v; };

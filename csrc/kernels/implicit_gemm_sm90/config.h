@@ -99,11 +99,24 @@ constexpr int32_t staged_positions(const Config& c, int64_t element_bytes) {
 inline constexpr int32_t fewest_box_positions = 32;
 // Phases of the columns of which the copy engine may write outputs, each by a map of its own.
 inline constexpr int32_t most_y_maps = 2;
+// Whether it may write a tile's, as far as the configuration says.
+constexpr bool has_store_boxes(const Config& c, int64_t element_bytes) {
+  const int32_t positions = staged_positions(c, element_bytes);
+  return c.width % positions == 0 && positions >= fewest_box_positions;
+}
 
 // Parts of a float32: TF32 numbers whose sum it is. Both are in a stage, so that a step multiplies all of its products.
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 // A stage of both parts is twice as large, and keeps the tensor cores busy three times as long.
 constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3; }
+
+// Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being the
+// longest. So what most layers in channels_last need is compiled for itself: the copy engine brings x as products want
+// it and writes y, and nothing is gathered, split or stacked.
+enum class Variant { general, boxes };
+constexpr bool has_variant(const Config& c, Mode m, Variant v) {
+  return v == Variant::general || (parts_of(m) == 1 && has_store_boxes(c, m == Mode::tf32 ? 4 : 2));
+}
 
 // float32 without TF32 sums up a step in registers of its own.
 constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }

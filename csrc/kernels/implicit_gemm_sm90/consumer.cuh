@@ -11,8 +11,9 @@ constexpr device::WgmmaType wgmma_type = mode == Mode::float16    ? device::Wgmm
                                          : mode == Mode::bfloat16 ? device::WgmmaType::bfloat16
                                                                   : device::WgmmaType::tf32;
 
-template <Mode mode, int Row>
+template <Mode mode, int Row, Variant variant>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
+  constexpr bool general = variant == Variant::general;
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
@@ -43,7 +44,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const int32_t piece = w.group_n * pieces + i;
     const PiecePlace at = piece_place(p, piece);
     const int32_t row = at.image * p.patch_rows + at.row * p.x_row_step;
-    const int32_t pixel = p.gather ? piece * width : row * p.patch_columns + at.column;
+    const int32_t pixel = general && p.gather ? piece * width : row * p.patch_columns + at.column;
     piece_units[i] = device::uniform(static_cast<uint32_t>(row_bytes / unit_bytes * pixel));
   }
   const auto stride_bytes =
@@ -95,7 +96,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       turn ^= 1;
       if (!mine) {
         const int32_t count = chunks.last - chunks.first;
-        if (unit_ends) patch.skip(p.gather ? count * steps : count, p.by_stages);
+        if (unit_ends) patch.skip(general && p.gather ? count * steps : count, p.by_stages);
         ring.skip(count * steps, p.by_weight_stages);
         continue;
       }
@@ -122,7 +123,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     // A part of an infinity times a part that is zero is NaN, and so is one times the zero weight of a row of y that
     // has no tap where others of its block have one.
-    const bool has_zeros = mode == Mode::ieee || p.stacked > 1;
+    const bool has_zeros = mode == Mode::ieee || (general && p.stacked > 1);
     bool edge = has_zeros;
     // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
     // patch; or 0.
@@ -305,7 +306,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
     constexpr std::integral_constant<device::Major, device::Major::mn> m_major{};
     constexpr bool may_place = sizeof(Scalar) == 2;
-    if (parts == 1 && p.steps_alike) {
+    if (!general || (parts == 1 && p.steps_alike)) {
       if constexpr (parts == 1) {
         if (may_place && p.weights_in_place) {
           if constexpr (may_place) multiply_steps(m_major, std::true_type{});
@@ -314,9 +315,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         }
       }
     } else if (may_place && p.weights_in_place) {
-      if constexpr (may_place) multiply_steps(m_major, std::false_type{});
+      if constexpr (general && may_place) multiply_steps(m_major, std::false_type{});
     } else {
-      multiply_steps(k_major, std::false_type{});
+      if constexpr (general) multiply_steps(k_major, std::false_type{});
     }
     // The next tile has the same patch.
     if (!unit_ends) patch.rewind(p.chunks, p.stages);
@@ -328,10 +329,12 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     device::wgmma_wait<0>();
     release();
 
-    if (p.splits > 1 && set.steps == 0) [[unlikely]] {
+    if (!general || p.splits == 1) [[likely]] {
+      // The sums are whole.
+    } else if (set.steps == 0) {
       // There is nothing to add up.
       if (at.split > 0) continue;
-    } else if (p.splits > 1) [[unlikely]] {
+    } else {
       // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
       constexpr int32_t elements = 64 * config.rows() * config.columns(), tile_threads = config.tile_threads();
       const int32_t barrier = 2 + (alternate ? group : 0), number = opaque(static_cast<int32_t>(threadIdx.x));
@@ -401,7 +404,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const bool one_phase = p.column_phases == 1 && set.columns == 1;
     const bool two_phases = blocks == 2 && p.column_phases == 2 && set.columns == 2;
     __syncwarp();
-    const bool has_tapless = !p.channels_innermost && !one_phase && !two_phases;
+    const bool has_tapless = general && !p.channels_innermost && !one_phase && !two_phases;
     if (!bias_first || has_tapless) [[unlikely]] {
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
@@ -423,7 +426,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
 
-    if (p.channels_innermost) {
+    if (!general || p.channels_innermost) {
       using Layout = ChannelsLast<mode, Row>;
       const int32_t barrier = 4 + group;
       const device::SharedAddress buffers =
@@ -431,7 +434,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           static_cast<uint32_t>(p.sums_at +
                                 opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
-      if (p.store_boxes) {
+      if (!general || p.store_boxes) {
         // A thread's bulk stores are its own: the same one issues them all.
         const bool stores = group_thread == 0;
         constexpr int slabs = pieces * Layout::slabs;

@@ -56,9 +56,9 @@ CONVT_DEVICE void prefetch(const void* operand, const Prefetch& q) {
   }
 }
 
-template <Mode mode, int Row>
+template <Mode mode, int Row, Variant variant>
 __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
-  static_assert(has_mode(configs[Row], mode));
+  static_assert(has_mode(configs[Row], mode) && has_variant(configs[Row], mode, variant));
   static_assert(configs[Row].accumulators() <= 136, "more do not fit a consumer's registers");
   static_assert(configs[Row].width % 8 == 0);
   static_assert(consumers * consumer_registers + producers * producer_registers <= threads * launch_registers,
@@ -75,15 +75,15 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   }
   if (thread == consumers + 64) prefetch(p.w, p.w_prefetch), prefetch(p.x, p.x_prefetch);
   make_barriers<mode, Row>(p, shared, barriers);
-  clear_beyond_boxes<mode>(p, shared);
+  if constexpr (variant == Variant::general) clear_beyond_boxes<mode>(p, shared);
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
-    consume<mode, Row>(p, shared, barriers);
+    consume<mode, Row, variant>(p, shared, barriers);
   } else {
     device::fewer_registers<producer_registers>();
     if (thread >= consumers + 32) {
-      fill_patches<mode>(p, shared, barriers);
+      fill_patches<mode, variant>(p, shared, barriers);
     } else {
       copy_weights<mode>(p, barriers);
     }

@@ -18,6 +18,13 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 
+template <Mode mode, int Row, Variant variant>
+cudaError_t launch_variant(const Launch& launch, cudaStream_t stream) {
+  static Prepared prepared;
+  return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row, variant>, launch.params, launch.grid, threads,
+                       launch.shared_bytes, stream, packs(launch) || launch.params.channels_last);
+}
+
 template <Mode mode, int Row = 0>
 cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   if constexpr (Row == config_count) {
@@ -25,9 +32,10 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
   } else {
     if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
     if constexpr (has_mode(configs[Row], mode)) {
-      static Prepared prepared;
-      return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row>, launch.params, launch.grid, threads,
-                           launch.shared_bytes, stream, packs(launch) || launch.params.channels_last);
+      if constexpr (has_variant(configs[Row], mode, Variant::boxes)) {
+        if (boxes_alone(launch.params, mode)) return launch_variant<mode, Row, Variant::boxes>(launch, stream);
+      }
+      return launch_variant<mode, Row, Variant::general>(launch, stream);
     } else {
       return cudaErrorInvalidConfiguration;
     }

@@ -60,6 +60,12 @@ CONVT_HOST_DEVICE constexpr bool uses_x_map(const Params& p) {
 }
 CONVT_HOST_DEVICE constexpr bool uses_wide_x_map(const Params& p) { return p.copy_boxes && p.wide_boxes > 0; }
 
+// What of Variant::boxes the parameters decide.
+CONVT_HOST_DEVICE constexpr bool boxes_alone(const Params& p, Mode mode) {
+  return p.copy_boxes && !p.rows_in_boxes && p.store_boxes && p.steps_alike && p.splits == 1 &&
+         !(mode == Mode::tf32 && p.weights_in_place);
+}
+
 // A shift of rows and columns, in a word.
 CONVT_HOST_DEVICE constexpr uint32_t pack_shift(int32_t row, int32_t column) {
   return static_cast<uint32_t>(row) << 16 | (static_cast<uint32_t>(column) & 0xffff);

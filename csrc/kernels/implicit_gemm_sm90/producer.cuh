@@ -737,23 +737,25 @@ CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32
 }
 
 // A warp's part where the copy engine brings the patches.
-template <Mode mode>
+template <Mode mode, Variant variant>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  const bool prepared = prepares_boxes<mode>(p);
+  constexpr bool general = variant == Variant::general;
+  const bool prepared = general && prepares_boxes<mode>(p), rows = general && p.rows_in_boxes,
+             gather = general && p.gather;
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
   const int32_t parts = prepared ? 1 : parts_of(mode);
   const int32_t row_of_boxes = p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes;
-  const auto bytes = static_cast<uint32_t>(p.rows_in_boxes ? p.tile_images * p.patch_rows * row_of_boxes
+  const auto bytes = static_cast<uint32_t>(rows ? p.tile_images * p.patch_rows * row_of_boxes
                                                            : p.patch_pixels * row_bytes * parts);
   Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
     int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-      for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
-        if (p.gather) {
+      for (int32_t step = 0; step < (gather ? set.steps : 1); ++step) {
+        if (gather) {
           const uint32_t shift = p.steps[set.first_step + step].offset;
           row = at.row + row_of(shift), column = at.column + column_of(shift);
         }
@@ -765,7 +767,7 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
           device::mbarrier_arrive_expect(there, bytes);
           const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
           // Out of the way: instructions of other layers would be fetched around it.
-          if (p.rows_in_boxes) [[unlikely]] {
+          if (rows) [[unlikely]] {
             load_rows<mode>(p, at, row, column, chunk, stage, there);
           } else {
 #pragma unroll
@@ -837,12 +839,14 @@ CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
   return !p.copy_boxes ? fillers / 32 : prepares_boxes<mode>(p) ? rounders / 32 : 1;
 }
 
-template <Mode mode>
+template <Mode mode, Variant variant>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  if (p.copy_boxes) {
-    const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
+  if constexpr (variant == Variant::boxes) {
+    if (warp == 0) copy_boxes<mode, variant>(p, shared, barriers);
+  } else if (p.copy_boxes) {
     if (warp == 0) {
-      copy_boxes<mode>(p, shared, barriers);
+      copy_boxes<mode, variant>(p, shared, barriers);
     } else if (prepares_boxes<mode>(p)) {
       prepare_boxes<mode>(p, shared, barriers);
     } else if (transposes_weights<mode>(p)) {

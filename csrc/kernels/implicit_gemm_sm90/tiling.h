@@ -229,8 +229,7 @@ inline TensorMapLayout make_y_map(const Config& c, const Problem& p, void* y, co
 // Whether the copy engine writes y, and not threads. All outputs of its tiles have taps.
 inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Tables& t, const GemmTile& tile) {
   if (!channels_innermost(p) || gathers(tile) || tile.stacked_rows > 1 || p.stride_w > most_y_maps) return false;
-  const int32_t positions = staged_positions(c, element_size(p.dtype));
-  if (c.width % positions != 0 || positions < fewest_box_positions) return false;
+  if (!has_store_boxes(c, element_size(p.dtype))) return false;
   for (int32_t phase = 0; phase < p.stride_w; ++phase) {
     if (t.column_rank[phase] < 0 || !make_y_map(c, p, y, tile, phase).valid()) return false;
   }
