@@ -30,11 +30,14 @@ void launch_row(int32_t row, const family::Launch& launch) {
           family::implicit_gemm_sm90_kernel<mode, Row, decltype(variant)::value>(launch.params);
         });
       };
+      // The general one does all of them.
+      const Variant variant =
+          pick(0, 3) == 0 ? Variant::general : family::variant_of(launch.params, family::configs[Row], mode);
       if constexpr (family::has_variant(family::configs[Row], mode, Variant::boxes)) {
-        // The general one does the same.
-        if (family::boxes_alone(launch.params, mode) && pick(0, 3) != 0) {
-          return run(std::integral_constant<Variant, Variant::boxes>{});
-        }
+        if (variant == Variant::boxes) return run(std::integral_constant<Variant, Variant::boxes>{});
+      }
+      if constexpr (family::has_variant(family::configs[Row], mode, Variant::rows)) {
+        if (variant == Variant::rows) return run(std::integral_constant<Variant, Variant::rows>{});
       }
       run(std::integral_constant<Variant, Variant::general>{});
     }
@@ -157,7 +160,7 @@ bool run(DataType dtype, Precision precision) {
         (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
         (launch.params.store_boxes ? ", stores boxes" : "") +
-        (family::boxes_alone(launch.params, mode) ? " alone" : "") + (shape.weights_in_place ? " in place" : "") + ", reuse " +
+        ", variant " + std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) + (shape.weights_in_place ? " in place" : "") + ", reuse " +
         std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto as_it_is = [](float v) { return v; };

@@ -13,7 +13,7 @@ constexpr device::WgmmaType wgmma_type = mode == Mode::float16    ? device::Wgmm
 
 template <Mode mode, int Row, Variant variant>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool general = variant == Variant::general;
+  constexpr bool general = variant == Variant::general, boxes = variant == Variant::boxes;
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
@@ -123,7 +123,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
     // A part of an infinity times a part that is zero is NaN, and so is one times the zero weight of a row of y that
     // has no tap where others of its block have one.
-    const bool has_zeros = mode == Mode::ieee || (general && p.stacked > 1);
+    const bool has_zeros = mode == Mode::ieee || (!boxes && p.stacked > 1);
     bool edge = has_zeros;
     // The barriers of the stages whose products have been issued but may not have been read: of the weights and of the
     // patch; or 0.
@@ -151,7 +151,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       constexpr auto a_units =
           static_cast<uint32_t>((k_major ? k_bytes : channels_of_fragment(mode) * row_bytes) / unit_bytes);
       constexpr auto b_units = static_cast<uint32_t>(k_bytes / unit_bytes);
-      const bool gather = gathers && p.gather;
+      const bool gather = general && gathers && p.gather;
       const uint32_t weights_turn = p.weights_stay ? 0 : 1;  // weights that stay come once
       const auto stage_units = static_cast<uint32_t>(p.weight_stage_bytes / unit_bytes);
       const device::SharedAddress a_first =
@@ -306,7 +306,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
     constexpr std::integral_constant<device::Major, device::Major::mn> m_major{};
     constexpr bool may_place = sizeof(Scalar) == 2;
-    if (!general || (parts == 1 && p.steps_alike)) {
+    if (parts == 1 && p.steps_alike) {
       if constexpr (parts == 1) {
         if (may_place && p.weights_in_place) {
           if constexpr (may_place) multiply_steps(m_major, std::true_type{});
@@ -315,9 +315,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         }
       }
     } else if (may_place && p.weights_in_place) {
-      if constexpr (general && may_place) multiply_steps(m_major, std::false_type{});
+      if constexpr (may_place) multiply_steps(m_major, std::false_type{});
     } else {
-      if constexpr (general) multiply_steps(k_major, std::false_type{});
+      multiply_steps(k_major, std::false_type{});
     }
     // The next tile has the same patch.
     if (!unit_ends) patch.rewind(p.chunks, p.stages);
@@ -404,7 +404,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const bool one_phase = p.column_phases == 1 && set.columns == 1;
     const bool two_phases = blocks == 2 && p.column_phases == 2 && set.columns == 2;
     __syncwarp();
-    const bool has_tapless = general && !p.channels_innermost && !one_phase && !two_phases;
+    const bool has_tapless = !boxes && !p.channels_innermost && !one_phase && !two_phases;
     if (!bias_first || has_tapless) [[unlikely]] {
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
@@ -426,7 +426,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
 
-    if (!general || p.channels_innermost) {
+    if (boxes || (general && p.channels_innermost)) {
       using Layout = ChannelsLast<mode, Row>;
       const int32_t barrier = 4 + group;
       const device::SharedAddress buffers =
@@ -434,7 +434,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           static_cast<uint32_t>(p.sums_at +
                                 opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
-      if (!general || p.store_boxes) {
+      if (boxes || p.store_boxes) {
         // A thread's bulk stores are its own: the same one issues them all.
         const bool stores = group_thread == 0;
         constexpr int slabs = pieces * Layout::slabs;
@@ -571,7 +571,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
   }
   // Shared memory stays until the last boxes have been read.
-  if (p.store_boxes && thread % 128 == 0) device::bulk_wait_read<0>();
+  if (variant != Variant::rows && p.store_boxes && thread % 128 == 0) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::implicit_gemm_sm90

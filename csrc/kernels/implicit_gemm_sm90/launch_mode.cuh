@@ -32,8 +32,12 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
   } else {
     if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
     if constexpr (has_mode(configs[Row], mode)) {
+      const Variant variant = variant_of(launch.params, configs[Row], mode);
       if constexpr (has_variant(configs[Row], mode, Variant::boxes)) {
-        if (boxes_alone(launch.params, mode)) return launch_variant<mode, Row, Variant::boxes>(launch, stream);
+        if (variant == Variant::boxes) return launch_variant<mode, Row, Variant::boxes>(launch, stream);
+      }
+      if constexpr (has_variant(configs[Row], mode, Variant::rows)) {
+        if (variant == Variant::rows) return launch_variant<mode, Row, Variant::rows>(launch, stream);
       }
       return launch_variant<mode, Row, Variant::general>(launch, stream);
     } else {

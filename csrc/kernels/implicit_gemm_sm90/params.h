@@ -60,10 +60,14 @@ CONVT_HOST_DEVICE constexpr bool uses_x_map(const Params& p) {
 }
 CONVT_HOST_DEVICE constexpr bool uses_wide_x_map(const Params& p) { return p.copy_boxes && p.wide_boxes > 0; }
 
-// What of Variant::boxes the parameters decide.
-CONVT_HOST_DEVICE constexpr bool boxes_alone(const Params& p, Mode mode) {
-  return p.copy_boxes && !p.rows_in_boxes && p.store_boxes && p.steps_alike && p.splits == 1 &&
-         !(mode == Mode::tf32 && p.weights_in_place);
+// The kernel for a launch.
+inline Variant variant_of(const Params& p, const Config& c, Mode mode) {
+  // Two warps transpose weights of TF32.
+  if (!p.copy_boxes || p.gather || p.splits > 1 || (mode == Mode::tf32 && p.weights_in_place)) return Variant::general;
+  const Variant v = p.store_boxes && !p.rows_in_boxes ? Variant::boxes
+                    : p.channels_innermost            ? Variant::general
+                                                      : Variant::rows;
+  return has_variant(c, mode, v) ? v : Variant::general;
 }
 
 // A shift of rows and columns, in a word.

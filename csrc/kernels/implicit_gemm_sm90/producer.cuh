@@ -739,9 +739,9 @@ CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32
 // A warp's part where the copy engine brings the patches.
 template <Mode mode, Variant variant>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool general = variant == Variant::general;
-  const bool prepared = general && prepares_boxes<mode>(p), rows = general && p.rows_in_boxes,
-             gather = general && p.gather;
+  constexpr bool boxes = variant == Variant::boxes;
+  const bool prepared = !boxes && prepares_boxes<mode>(p), rows = !boxes && p.rows_in_boxes,
+             gather = variant == Variant::general && p.gather;
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
@@ -842,8 +842,12 @@ CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
 template <Mode mode, Variant variant>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
-  if constexpr (variant == Variant::boxes) {
-    if (warp == 0) copy_boxes<mode, variant>(p, shared, barriers);
+  if constexpr (variant != Variant::general) {
+    if (warp == 0) {
+      copy_boxes<mode, variant>(p, shared, barriers);
+    } else if (variant == Variant::rows && p.rows_in_boxes) {
+      prepare_boxes<mode>(p, shared, barriers);
+    }
   } else if (p.copy_boxes) {
     if (warp == 0) {
       copy_boxes<mode, variant>(p, shared, barriers);
