@@ -26,9 +26,8 @@ void launch_row(int32_t row, const family::Launch& launch) {
     if constexpr (family::has_mode(family::configs[Row], mode)) {
       using family::Variant;
       const auto run = [&](auto variant) {
-        simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes), [&] {
-          family::implicit_gemm_sm90_kernel<mode, Row, decltype(variant)::value>(launch.params);
-        });
+        simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
+                     [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(variant)::value>(launch.params); });
       };
       // The general one does all of them.
       const Variant variant =
@@ -106,8 +105,7 @@ bool run(DataType dtype, Precision precision) {
     // And weights packed, wherever they are.
     shape.weights_in_place =
         family::weights_in_place(p, shape.stacked_rows) && pick(0, 3) != 0 &&
-        (mode != Mode::tf32 ||
-         family::may_transpose_weights(p, shape, family::make_x_map(p, nullptr, shape, patch)));
+        (mode != Mode::tf32 || family::may_transpose_weights(p, shape, family::make_x_map(p, nullptr, shape, patch)));
     // A patch may stay for several tiles, whatever the planner thinks of it.
     bool all_have_taps = shape.splits == 1 && !family::gathers(shape);
     for (int32_t i = 0; i < tables.sets; ++i) all_have_taps &= tables.set[i].steps > 0;
@@ -159,9 +157,10 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(t.column_phases) + ", boxes " + std::to_string(launch.params.copy_boxes) +
         (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
-        (launch.params.store_boxes ? ", stores boxes" : "") +
-        ", variant " + std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) + (shape.weights_in_place ? " in place" : "") + ", reuse " +
-        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
+        (launch.params.store_boxes ? ", stores boxes" : "") + ", variant " +
+        std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) +
+        (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
+        std::to_string(t.splits);
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto as_it_is = [](float v) { return v; };
     const auto by_threads = [](float v) { return float_of_bits(device::to_tf32(v) & 0xffffe000); };
@@ -170,10 +169,10 @@ bool run(DataType dtype, Precision precision) {
       return c.check(what.c_str(), as_it_is);
     } else {
       const bool x_by_engine = launch.params.copy_boxes && !shape.channels_last;
-      return x_by_engine                ? shape.weights_in_place ? c.check(what.c_str(), by_engine, by_engine)
-                                                                 : c.check(what.c_str(), by_engine, by_threads)
-             : shape.weights_in_place ? c.check(what.c_str(), by_threads, by_engine)
-                                        : c.check(what.c_str(), by_threads, by_threads);
+      return x_by_engine              ? shape.weights_in_place ? c.check(what.c_str(), by_engine, by_engine)
+                                                               : c.check(what.c_str(), by_engine, by_threads)
+                          : shape.weights_in_place ? c.check(what.c_str(), by_threads, by_engine)
+                                      : c.check(what.c_str(), by_threads, by_threads);
     }
   }
 }

@@ -113,10 +113,10 @@ struct Case {
                   const int64_t channel = co / out * in + ci;
                   const float a =
                       rounded_x(to_float(x.data[at(p.x_strides, n, channel, rows.position + j * rows.position_step,
-                                                 columns.position + k * columns.position_step)]));
+                                                   columns.position + k * columns.position_step)]));
                   const float b =
                       rounded_w(to_float(w.data[at(p.w_strides, channel, co % out, rows.tap + j * rows.tap_step,
-                                                 columns.tap + k * columns.tap_step)]));
+                                                   columns.tap + k * columns.tap_step)]));
                   sum += static_cast<double>(a) * b, magnitude += std::abs(static_cast<double>(a) * b);
                 }
               }

@@ -110,9 +110,9 @@ constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 // A stage of both parts is twice as large, and keeps the tensor cores busy three times as long.
 constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3; }
 
-// Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being the
-// longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split, and
-// y is written as boxes, in channels_last, or as rows.
+// Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
+// the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
+// and y is written as boxes, in channels_last, or as rows.
 enum class Variant { general, boxes, rows };
 constexpr bool has_variant(const Config& c, Mode m, Variant v) {
   if (v == Variant::general) return true;

@@ -57,8 +57,10 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   for (int64_t phase = 0; params.store_boxes && phase < problem.stride_w; ++phase) {
     params.store_boxes = make_tensor_map(launch.y_maps[phase], params.y_maps[phase]);
   }
-  if (params.weights_in_place && !make_tensor_map(make_w_map(problem, operands.w), params.w_map)) {
-    return cudaErrorNotSupported;
+  if (params.weights_in_place) {
+    // Threads that bring the patch have no time to transpose weights of TF32.
+    const bool transposed = mode_of(problem) != Mode::tf32 || params.copy_boxes;
+    if (!transposed || !make_tensor_map(make_w_map(problem, operands.w), params.w_map)) return cudaErrorNotSupported;
   }
   switch (mode_of(problem)) {
     case Mode::tf32:

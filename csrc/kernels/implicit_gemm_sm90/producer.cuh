@@ -747,8 +747,8 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
   const int32_t parts = prepared ? 1 : parts_of(mode);
   const int32_t row_of_boxes = p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes;
-  const auto bytes = static_cast<uint32_t>(rows ? p.tile_images * p.patch_rows * row_of_boxes
-                                                           : p.patch_pixels * row_bytes * parts);
+  const auto bytes =
+      static_cast<uint32_t>(rows ? p.tile_images * p.patch_rows * row_of_boxes : p.patch_pixels * row_bytes * parts);
   Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);

@@ -172,8 +172,8 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
 }
 
 // Whether the copy engine may bring blocks of weights from where they are: then rows of output channels. wgmma takes
-// these of 16-bit types; of TF32 they are transposed where they lie, if two warps are free. A block of several rows of y
-// has several taps, and is packed.
+// these of 16-bit types; of TF32 they are transposed where they lie, if two warps are free. A block of several rows of
+// y has several taps, and is packed.
 inline bool weights_in_place(const Problem& p, int32_t stacked) {
   return stacked == 1 && mode_of(p) != Mode::ieee && p.w_aligned &&
          (p.w_strides[1] == 1 || p.out_channels_per_group() == 1) && make_w_map(p, nullptr).valid();

@@ -153,6 +153,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                        static_cast<double>(p.in_h * p.in_w) / (1.1 * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
+  const bool writes_boxes = family::stores_boxes(config, p, nullptr, t, tile);
   // Where rows are innermost in y, their parts in a tile are written for themselves. Columns of which a tile does not
   // have all phases are written one by one: tiles of other phases write the same sectors at another time, and lines of
   // which a tile has a part are worse.
@@ -249,15 +250,20 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
           element == 4 && tile.weights_in_place ? chunks * blocks_of_weights / (shared.weights_stay ? waves : 1) : 0;
       const double mean = std::max(multiply + overhead, load) + 320 * blocks_transposed * clock;
       const bool in_turn = family::multiplies_in_turn(shared, t, tile, n);
+      // The kernel for boxes of x and y alone has fewer instructions to wait for, in each tile and at first.
+      const bool boxes_alone = writes_boxes && innermost && !tile.rows_in_boxes && splits == 1 && mode != Mode::ieee &&
+                               !(mode == Mode::tf32 && tile.weights_in_place);
       // Warps that split x into its parts share the memory with the products.
       const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
       const auto seconds_if = [&](double uneven) {
         const double main = uneven * mean, both = main + store;
-        const double turn = in_turn ? std::max(main, 0.9 * both) : std::max({load, multiply, 0.65 * both});
+        const double turn = in_turn ? std::max(main, (boxes_alone ? 0.74 : 0.9) * both)
+                                    : std::max({load, multiply, (boxes_alone ? 0.52 : 0.65) * both});
         const double work =
             shares * (config.alternate() ? waves * turn + std::min(store, both / 2) : waves * both) + 1500 * clock;
-        return launch_seconds + 9e-6 + preparation + (splits > 1 ? 3e-6 : 0) +
-               std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
+        return launch_seconds + (boxes_alone ? 7.2e-6 : 9e-6) + preparation + (splits > 1 ? 3e-6 : 0) +
+               (boxes_alone ? 0.9 : 1) *
+                   std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
       };
       if (seconds_if(1) >= best.seconds) continue;
       const int64_t units = n.blocks * splits / reuse;
