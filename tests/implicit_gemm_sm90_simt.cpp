@@ -161,19 +161,14 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) +
         (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
         std::to_string(t.splits);
+    if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
-    const auto as_it_is = [](float v) { return v; };
-    const auto by_threads = [](float v) { return float_of_bits(device::to_tf32(v) & 0xffffe000); };
-    const auto by_engine = [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
-    if constexpr (mode != Mode::tf32) {
-      return c.check(what.c_str(), as_it_is);
-    } else {
-      const bool x_by_engine = launch.params.copy_boxes && !shape.channels_last;
-      return x_by_engine              ? shape.weights_in_place ? c.check(what.c_str(), by_engine, by_engine)
-                                                               : c.check(what.c_str(), by_engine, by_threads)
-                          : shape.weights_in_place ? c.check(what.c_str(), by_threads, by_engine)
-                                      : c.check(what.c_str(), by_threads, by_threads);
-    }
+    const auto rounded = [](bool by_engine) -> float (*)(float) {
+      if (by_engine) return [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
+      return [](float v) { return float_of_bits(device::to_tf32(v)); };
+    };
+    return c.check(what.c_str(), rounded(launch.params.copy_boxes && !shape.channels_last),
+                   rounded(shape.weights_in_place));
   }
 }
 

@@ -1,5 +1,6 @@
 """The implicit GEMMs on tensor cores: their kernels in the SIMT emulator, their plans, and the kernels on a GPU."""
 
+import math
 import random
 
 import pytest
@@ -155,9 +156,26 @@ def test_which_weights_are_read_in_place(weights, precision):
         assert {tile.weights_in_place for tile in tiles} == {in_place and precision != "ieee"}
 
 
+# Many weights for them: reading these in place pays in TF32, too.
+FEW_POSITIONS = Problem(1, 1024, 1024, (8, 8), (5, 5), (1, 1), (2, 2))
+
+
+@pytest.mark.parametrize("precision", ("tf32",), indirect=True)
+@pytest.mark.parametrize("behind", (0, 1), ids=("aligned", "behind 16 bytes"))
+def test_warps_transpose_weights_where_the_copy_engine_brings_x(behind, precision):
+    """From where x is, if it lies as the copy engine wants it, or from a copy in the workspace."""
+    p = FEW_POSITIONS
+    batch, channels, rows, columns = p.x_shape
+    x = torch.empty(math.prod(p.x_shape) + behind)[behind:].view(batch, rows, columns, channels).permute(0, 3, 1, 2)
+    w = torch.empty(p.w_shape).to(memory_format=torch.channels_last)
+    plan = convt.explain(x, w, device="h200", **p.arguments)
+    tiles = [c.plan.tile for c in candidates(plan, "implicit_gemm_sm90").values() if c.fits]
+    assert {tile.channels_last for tile in tiles if tile.weights_in_place} == {behind > 0}
+
+
 @pytest.mark.parametrize("precision", ("tf32",), indirect=True)
 def test_many_weights_for_few_positions_are_read_in_place(precision):
-    p = Problem(1, 1024, 1024, (8, 8), (5, 5), (1, 1), (2, 2))
+    p = FEW_POSITIONS
     x, w = (torch.empty(s).to(memory_format=torch.channels_last) for s in (p.x_shape, p.w_shape))
     plan = convt.explain(x, w, device="h200", **p.arguments)
     best = min(
