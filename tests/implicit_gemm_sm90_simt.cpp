@@ -25,20 +25,13 @@ void launch_row(int32_t row, const family::Launch& launch) {
     if (row != Row) return launch_row<mode, Row + 1>(row, launch);
     if constexpr (family::has_mode(family::configs[Row], mode)) {
       using family::Variant;
-      const auto run = [&](auto variant) {
-        simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
-                     [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(variant)::value>(launch.params); });
-      };
-      // The general one does all of them.
+      // The general one does what all of them do.
       const Variant variant =
           pick(0, 3) == 0 ? Variant::general : family::variant_of(launch.params, family::configs[Row], mode);
-      if constexpr (family::has_variant(family::configs[Row], mode, Variant::boxes)) {
-        if (variant == Variant::boxes) return run(std::integral_constant<Variant, Variant::boxes>{});
-      }
-      if constexpr (family::has_variant(family::configs[Row], mode, Variant::rows)) {
-        if (variant == Variant::rows) return run(std::integral_constant<Variant, Variant::rows>{});
-      }
-      run(std::integral_constant<Variant, Variant::general>{});
+      family::with_variant<mode, Row>(variant, [&](auto constant) {
+        simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
+                     [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); });
+      });
     }
   }
 }

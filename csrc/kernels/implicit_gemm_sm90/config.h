@@ -112,11 +112,11 @@ constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3;
 
 // Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
 // the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
-// and y is written as boxes, in channels_last, or as rows.
-enum class Variant { general, boxes, rows };
+// and y is written as boxes or by threads, in channels_last, or as rows.
+enum class Variant { general, boxes, channels, rows };
 constexpr bool has_variant(const Config& c, Mode m, Variant v) {
   if (v == Variant::general) return true;
-  return parts_of(m) == 1 && (v == Variant::rows || has_store_boxes(c, m == Mode::tf32 ? 4 : 2));
+  return parts_of(m) == 1 && (v != Variant::boxes || has_store_boxes(c, m == Mode::tf32 ? 4 : 2));
 }
 
 // float32 without TF32 sums up a step in registers of its own.

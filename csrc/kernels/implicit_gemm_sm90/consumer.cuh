@@ -13,7 +13,8 @@ constexpr device::WgmmaType wgmma_type = mode == Mode::float16    ? device::Wgmm
 
 template <Mode mode, int Row, Variant variant>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool general = variant == Variant::general, boxes = variant == Variant::boxes;
+  constexpr bool general = variant == Variant::general, boxes = variant == Variant::boxes,
+                 channels = variant == Variant::channels;
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
@@ -210,7 +211,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           if constexpr (parts == 2) {
             // The small products first: their sums are truncated to less than the large ones' are.
             float products[last_block - first_block][pieces][width / 2];
-            const auto leaving = [&](int m, int i) -> float (&)[width / 2] { return products[m][i]; };
+            const auto leaving = [&](int m, int i) -> float(&)[width / 2] { return products[m][i]; };
             constexpr uint32_t a_low = block_bytes / unit_bytes;
             const auto b_low = static_cast<uint32_t>(p.patch_part_bytes / unit_bytes);
             // Of one or two products of channels.
@@ -230,7 +231,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               for (int m = first_block; m < last_block; ++m) {
 #pragma unroll
                 for (int i = 0; i < pieces; ++i) {
-                  float (&sum)[width / 2] = products[m - first_block][i];
+                  float(&sum)[width / 2] = products[m - first_block][i];
                   device::wgmma_results(sum);
 #pragma unroll
                   for (int e = 0; e < width / 2; ++e) sums[m][i][e] += sum[e];
@@ -243,7 +244,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             for (; k + 2 <= count; k += 2) add_products(k, std::integral_constant<int, 1>{});
             if (k < count) add_products(k, std::integral_constant<int, 0>{});
           } else {
-            const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
+            const auto kept = [&](int m, int i) -> float(&)[width / 2] { return sums[first_block + m][i]; };
             const auto multiply_channels = [&](int32_t k) {
               multiply_at(kept, more, static_cast<uint32_t>(k) * a_units, static_cast<uint32_t>(k) * b_units);
             };
@@ -404,7 +405,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const bool one_phase = p.column_phases == 1 && set.columns == 1;
     const bool two_phases = blocks == 2 && p.column_phases == 2 && set.columns == 2;
     __syncwarp();
-    const bool has_tapless = !boxes && !p.channels_innermost && !one_phase && !two_phases;
+    const bool has_tapless = !boxes && !channels && !p.channels_innermost && !one_phase && !two_phases;
     if (!bias_first || has_tapless) [[unlikely]] {
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
@@ -426,7 +427,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
 
-    if (boxes || (general && p.channels_innermost)) {
+    if (boxes || channels || (general && p.channels_innermost)) {
       using Layout = ChannelsLast<mode, Row>;
       const int32_t barrier = 4 + group;
       const device::SharedAddress buffers =
@@ -434,7 +435,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           static_cast<uint32_t>(p.sums_at +
                                 opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
-      if (boxes || p.store_boxes) {
+      if (boxes || (general && p.store_boxes)) {
         // A thread's bulk stores are its own: the same one issues them all.
         const bool stores = group_thread == 0;
         constexpr int slabs = pieces * Layout::slabs;
@@ -571,7 +572,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
   }
   // Shared memory stays until the last boxes have been read.
-  if (variant != Variant::rows && p.store_boxes && thread % 128 == 0) device::bulk_wait_read<0>();
+  if ((boxes || general) && p.store_boxes && thread % 128 == 0) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::implicit_gemm_sm90

@@ -56,6 +56,24 @@ CONVT_DEVICE void prefetch(const void* operand, const Prefetch& q) {
   }
 }
 
+// Calls f with the variant as a constant.
+template <Mode mode, int Row, class F>
+auto with_variant(Variant variant, const F& f) {
+  constexpr std::integral_constant<Variant, Variant::boxes> boxes{};
+  constexpr std::integral_constant<Variant, Variant::channels> channels{};
+  constexpr std::integral_constant<Variant, Variant::rows> rows{};
+  if constexpr (has_variant(configs[Row], mode, boxes)) {
+    if (variant == boxes) return f(boxes);
+  }
+  if constexpr (has_variant(configs[Row], mode, channels)) {
+    if (variant == channels) return f(channels);
+  }
+  if constexpr (has_variant(configs[Row], mode, rows)) {
+    if (variant == rows) return f(rows);
+  }
+  return f(std::integral_constant<Variant, Variant::general>{});
+}
+
 template <Mode mode, int Row, Variant variant>
 __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __grid_constant__ Params p) {
   static_assert(has_mode(configs[Row], mode) && has_variant(configs[Row], mode, variant));

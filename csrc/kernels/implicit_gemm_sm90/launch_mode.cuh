@@ -32,14 +32,9 @@ cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stre
   } else {
     if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
     if constexpr (has_mode(configs[Row], mode)) {
-      const Variant variant = variant_of(launch.params, configs[Row], mode);
-      if constexpr (has_variant(configs[Row], mode, Variant::boxes)) {
-        if (variant == Variant::boxes) return launch_variant<mode, Row, Variant::boxes>(launch, stream);
-      }
-      if constexpr (has_variant(configs[Row], mode, Variant::rows)) {
-        if (variant == Variant::rows) return launch_variant<mode, Row, Variant::rows>(launch, stream);
-      }
-      return launch_variant<mode, Row, Variant::general>(launch, stream);
+      return with_variant<mode, Row>(variant_of(launch.params, configs[Row], mode), [&](auto variant) {
+        return launch_variant<mode, Row, decltype(variant)::value>(launch, stream);
+      });
     } else {
       return cudaErrorInvalidConfiguration;
     }

@@ -64,9 +64,8 @@ CONVT_HOST_DEVICE constexpr bool uses_wide_x_map(const Params& p) { return p.cop
 inline Variant variant_of(const Params& p, const Config& c, Mode mode) {
   // Two warps transpose weights of TF32.
   if (!p.copy_boxes || p.gather || p.splits > 1 || (mode == Mode::tf32 && p.weights_in_place)) return Variant::general;
-  const Variant v = p.store_boxes && !p.rows_in_boxes ? Variant::boxes
-                    : p.channels_innermost            ? Variant::general
-                                                      : Variant::rows;
+  if (!p.channels_innermost) return has_variant(c, mode, Variant::rows) ? Variant::rows : Variant::general;
+  const Variant v = p.rows_in_boxes ? Variant::general : p.store_boxes ? Variant::boxes : Variant::channels;
   return has_variant(c, mode, v) ? v : Variant::general;
 }
 

@@ -739,9 +739,9 @@ CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32
 // A warp's part where the copy engine brings the patches.
 template <Mode mode, Variant variant>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool boxes = variant == Variant::boxes;
-  const bool prepared = !boxes && prepares_boxes<mode>(p), rows = !boxes && p.rows_in_boxes,
-             gather = variant == Variant::general && p.gather;
+  constexpr bool general = variant == Variant::general, may_prepare = general || variant == Variant::rows;
+  const bool prepared = may_prepare && prepares_boxes<mode>(p), rows = may_prepare && p.rows_in_boxes,
+             gather = general && p.gather;
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
