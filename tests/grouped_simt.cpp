@@ -58,11 +58,11 @@ Problem problem(DataType dtype, Precision precision) {
 }
 
 // How often a way to cut a problem was met.
-int64_t met[7];
+int64_t met[8];
 void count(const grouped::Tiling& t) {
-  const bool ways[] = {t.staged,   t.y_pixels && !t.staged, t.blanks, t.strips > 1, t.block_groups > 1,
-                       t.rows > 1, t.chunk_rows > t.rows};
-  for (int i = 0; i < 7; ++i) met[i] += ways[i];
+  const bool ways[] = {t.staged,   t.y_pixels && !t.staged,  t.blanks,    t.strips > 1, t.block_groups > 1,
+                       t.rows > 1, t.chunk_rows > t.rows, t.blank_rows};
+  for (int i = 0; i < 8; ++i) met[i] += ways[i];
 }
 
 std::string line(const Problem& p) {
@@ -159,6 +159,7 @@ bool run(DataType dtype) {
   grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data});
   count(params.t);
   simt::seed(static_cast<unsigned>(generator()));
+  device::has_copy_engine = pick(0, 3) != 0;
   if constexpr (sizeof(Scalar) == 2) {
     if (params.t.step_words == 4) {
       launch<Scalar, Strict, 4>(plan, p, params);
@@ -238,7 +239,7 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d problems; staged, planes from registers, blanks, strips, groups, rows, steps:", problems);
+  std::printf("%d problems; staged, planes from registers, blanks, strips, groups, rows, steps, blank rows:", problems);
   for (int64_t n : convt::met) std::printf(" %d", static_cast<int>(n));
   std::printf("\n");
   return 0;

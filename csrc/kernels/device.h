@@ -179,6 +179,13 @@ CONVT_DEVICE bool named_barrier_or(int id, int threads, bool condition) {
   return any != 0;
 }
 
+// Whether there is a copy engine: without one, the functions that use it do nothing.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr bool has_copy_engine = true;
+#else
+inline constexpr bool has_copy_engine = false;
+#endif
+
 // Copies shared memory to global memory by the copy engine of sm_90: both addresses and `bytes` are multiples of 16.
 // The shared memory must have been written before fence_async_proxy() and a barrier.
 CONVT_DEVICE void fence_async_proxy() {

@@ -1003,6 +1003,8 @@ void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   wgmma<type, N, Major::k, true>(d, a, b);
 }
 
+inline bool has_copy_engine = true;  // false: as before sm_90
+
 inline void fence_async_proxy() {}
 inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
   if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 ||

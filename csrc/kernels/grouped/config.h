@@ -33,8 +33,9 @@ inline constexpr int32_t block_bytes = 96;  // of what a block knows about itsel
 inline constexpr int32_t step_bytes = 32;   // of the description of a step
 inline constexpr int32_t start_bytes = 32;  // of the description of a batch of phases
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
-// Vectors of the next step's input that a thread holds while it multiplies.
+// Vectors of the next step's input that a thread holds while it multiplies, and those that it waits for together.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
+constexpr int32_t late_loads(bool strict) { return strict ? 4 : 8; }
 inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
@@ -61,6 +62,7 @@ struct Tiling {
   int32_t rows;           // output rows of a step
   int32_t batches;        // of phases of a row: those of a batch are computed together
   bool blanks;            // some phases of a row have no taps (NCHW), and are in no batch
+  bool blank_rows;        // some rows have no taps (NCHW)
   int32_t unit_columns;   // units of work of a row of a step
   int32_t units;          // of a step: the work of one warp at a time
   int32_t kernel_rows;    // of a phase, at most
@@ -72,9 +74,10 @@ struct Tiling {
   int32_t input_columns;                           // of a row in shared memory
   int32_t pixel_pitch, word_pitch, row_pitch;      // words, of shared memory
   int32_t stage_pitch;                             // elements of a plane of a warp's staged outputs (NCHW)
+  int32_t image_pitch;                             // of one of the image of the bias, 0 if all channels have the same
   int64_t weight_bytes, input_bytes, stage_bytes;  // the last one of a warp
   struct {
-    int32_t ring, stages, block, starts, steps, items, units, works, entries, order, bias;
+    int32_t ring, stages, image, block, starts, steps, items, units, works, entries, order, bias;
   } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
@@ -131,9 +134,9 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t columns = ceil_div<int64_t>(std::min<int64_t>(t.strip_columns, p.out_w), p.stride_w);
   t.unit_columns = static_cast<int32_t>(ceil_div<int64_t>(columns, pixels));
   t.units = static_cast<int32_t>(int64_t{t.unit_columns} * t.rows * t.block_groups * (t.block_tiles / c.tiles));
-  // Neighbouring channels start 4 banks apart.
+  // Neighbouring channels start 4 banks apart. In its plane a row begins where it does in 16 bytes of global memory.
   const int64_t plane_words = pixels * p.stride_w * bytes / 4;
-  t.stage_pitch = static_cast<int32_t>((round_up(plane_words - 4, 16) + 4) * 4 / bytes);
+  t.stage_pitch = static_cast<int32_t>((round_up(plane_words, 16) + 4) * 4 / bytes);
   t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
   if (!t.staged) t.stage_bytes = 0;
   int64_t busy = 0;
@@ -167,9 +170,14 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
     end = round_up(at + bytes, 16);
     return static_cast<int32_t>(at);
   };
+  int64_t busy_rows = 0;
+  for (int64_t r = 0; r < p.stride_h; ++r) busy_rows += h.of[r].count > 0;
+  t.blank_rows = t.staged && busy_rows < p.stride_h;
+  t.image_pitch = p.has_bias ? t.stage_pitch : 0;
   place(t.weight_bytes);
   t.places.ring = place(t.input_bytes);
   t.places.stages = place(warps * t.stage_bytes);
+  t.places.image = place(t.blank_rows ? (p.has_bias ? channels : 1) * t.stage_pitch * bytes : 0);
   t.places.block = place(block_bytes);
   t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);

@@ -256,26 +256,28 @@ CONVT_DEVICE Item make_item(const Params& p, const Block& b, uint32_t inner) {
   return item;
 }
 
-// What a thread holds of the input between reading and writing it.
-template <bool Strict>
-using Raw = uint32_t[early_loads(Strict)][Strict ? 8 : 4];
+// What a thread holds of N vectors of the input between reading and writing them.
+template <bool Strict, int N>
+using Raw = uint32_t[N][Strict ? 8 : 4];
 
 template <class Scalar, bool Strict, int V, bool XPixels>
 struct Rows {
   using Of = Vector<Scalar, Strict, V, XPixels>;
 
-  CONVT_DEVICE static void read(const Params& p, const Scalar* x, const Step& s,
-                                const Item (&items)[early_loads(Strict)], Raw<Strict>& raw) {
+  template <int N>
+  CONVT_DEVICE static void read(const Params& p, const Scalar* x, const Step& s, const Item (&items)[N],
+                                Raw<Strict, N>& raw) {
     const Scalar* from = x + s.load_first * p.x_row;
 #pragma unroll
-    for (int i = 0; i < early_loads(Strict); ++i) {
+    for (int i = 0; i < N; ++i) {
       Of::read(p, items[i].row() < s.load_end - s.load_first, from + items[i].at, items[i].second(), raw[i]);
     }
   }
-  CONVT_DEVICE static void write(const Params& p, uint32_t* ring, const Step& s,
-                                 const Item (&items)[early_loads(Strict)], const Raw<Strict>& raw, float& check) {
+  template <int N>
+  CONVT_DEVICE static void write(const Params& p, uint32_t* ring, const Step& s, const Item (&items)[N],
+                                 const Raw<Strict, N>& raw, float& check) {
 #pragma unroll
-    for (int i = 0; i < early_loads(Strict); ++i) {
+    for (int i = 0; i < N; ++i) {
       int32_t slot = s.load_slot + items[i].row();
       if (slot >= p.t.ring) slot -= p.t.ring;
       Of::write(p, items[i].row() < s.load_end - s.load_first, ring + (slot * p.t.row_pitch + items[i].place), raw[i],
@@ -316,15 +318,16 @@ __noinline__ __device__ bool load_rows(const Params& p, int turn, uint32_t first
   float check = 0;
   const uint32_t count =
       static_cast<uint32_t>(larger(s.load_end - s.load_first, 0)) * p.load_middle.divisor * p.load_inner.divisor;
+  constexpr int batch = late_loads(Strict);
 #pragma unroll 1
-  for (first += threadIdx.x; first < count; first += early_loads(Strict) * block) {
-    Item items[early_loads(Strict)];
+  for (first += threadIdx.x; first < count; first += batch * block) {
+    Item items[batch];
 #pragma unroll
-    for (int i = 0; i < early_loads(Strict); ++i) {
+    for (int i = 0; i < batch; ++i) {
       items[i] = make_item<Scalar, Strict, XPixels>(p, b, first + static_cast<uint32_t>(i * block));
     }
     with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) {
-      Raw<Strict> raw;
+      Raw<Strict, batch> raw;
       R::read(p, x, s, items, raw);
       R::write(p, ring, s, items, raw, check);
     });
@@ -740,6 +743,37 @@ CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int
   }
 }
 
+// How many elements behind a multiple of 16 bytes an address is.
+template <class Scalar>
+CONVT_DEVICE int32_t shift_of(const Scalar* at) {
+  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) / sizeof(Scalar) % (16 / sizeof(Scalar)));
+}
+
+// Outputs from shared memory by the copy engine, as many of them as whole 16 bytes; a few lanes store the others. The
+// planes in `from` lie `pitch` apart, and begin in 16 bytes where they do in y.
+template <int Tiles, class Scalar>
+CONVT_DEVICE void copy_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* from,
+                              int32_t pitch) {
+  constexpr int32_t lanes = 4 / Tiles, vector = 16 / static_cast<int32_t>(sizeof(Scalar));
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t channel = lane / lanes;
+  if (channel < channels) {
+    y += static_cast<int32_t>(p.y_channel) * channel;
+    const int32_t shift = shift_of(y), head = smaller(-shift & (vector - 1), count);
+    const int32_t body = (count - head) & ~(vector - 1), edges = count - body;
+    from += channel * pitch + shift;
+    if (lane % lanes == 0 && body > 0) {
+      device::bulk_store(y + head, from + head, static_cast<uint32_t>(body) * static_cast<uint32_t>(sizeof(Scalar)));
+    }
+#pragma unroll 1
+    for (int32_t i = lane % lanes; i < edges; i += lanes) {
+      const int32_t at = i < head ? i : i + body;
+      y[at] = from[at];
+    }
+  }
+  device::bulk_commit();
+}
+
 // Outputs from a warp's piece of shared memory.
 template <int Tiles, class Scalar>
 CONVT_DEVICE void store_staged(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* stage) {
@@ -764,18 +798,22 @@ CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32
   });
 }
 
-// The bias in all of a warp's piece of shared memory: the phases of a row that no tap reaches keep it.
-template <class Scalar, int Tiles, int PixelTiles>
-CONVT_DEVICE void fill_stage(const Params& p, const Unit& u, const float* bias, Scalar* stage) {
-  const int32_t count = 16 * PixelTiles * p.w_axis.stride;
+// Planes that have their channel's bias throughout, by `threads` threads.
+template <class Scalar>
+CONVT_DEVICE void fill_planes(const Params& p, int32_t channels, const float* bias, Scalar* planes, int32_t thread,
+                              int32_t threads) {
+  constexpr int vector = 16 / static_cast<int>(sizeof(Scalar));
 #pragma unroll 1
-  for (int32_t channel = 0; channel < u.channels; ++channel) {
+  for (int32_t channel = 0; channel < channels; ++channel) {
+    Elements<Scalar, vector> v;
+    store<1>(&v.v[0], bias + channel);
+#pragma unroll
+    for (int i = 1; i < vector; ++i) v.v[i] = v.v[0];
 #pragma unroll 1
-    for (auto k = static_cast<int32_t>(threadIdx.x % 32); k < count; k += 32) {
-      store<1>(stage + (channel * p.t.stage_pitch + k), bias + channel);
+    for (int32_t k = thread * vector; k < p.t.stage_pitch; k += threads * vector) {
+      *reinterpret_cast<Elements<Scalar, vector>*>(planes + (channel * p.t.stage_pitch + k)) = v;
     }
   }
-  __syncwarp();
 }
 
 // Where the outputs of a unit begin.
@@ -822,12 +860,24 @@ CONVT_DEVICE void compute_unit(const Params& p, const Unit& u, const RowWork* ro
       add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
     }
     if (t.staged) {
-      const int32_t next = 8 * stride;
+      if (device::has_copy_engine && batch == 0) {
+        // The copies of the unit before have read the stage.
+        device::bulk_wait_read<0>();
+        __syncwarp();
+      }
+      const int32_t next = 8 * stride, plane = static_cast<int32_t>(p.y_channel);
+      const Scalar* y = unit_outputs<Scalar>(p, b, step_row, u);
+      const bool even = ((stride | start.residue[0]) & 1) == 0 &&
+                        (!device::has_copy_engine || ((shift_of(y) | plane) & 1) == 0);
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
-        Scalar* to = stage + ((n * 8 + 2 * l) * t.stage_pitch + g * stride + start.residue[0]);
+        const int32_t channel = n * 8 + 2 * l;
+        Scalar* to = stage + (channel * t.stage_pitch + g * stride + start.residue[0]);
         Scalar* second = to + t.stage_pitch;
-        if (start.count == 2 && start.adjacent != 0 && ((stride | start.residue[0]) & 1) == 0) {
+        if (device::has_copy_engine) {
+          to += shift_of(y + channel * plane), second += shift_of(y + (channel + 1) * plane);
+        }
+        if (start.count == 2 && start.adjacent != 0 && even) {
           // Two phases beside each other, at an even place.
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
@@ -920,6 +970,7 @@ __noinline__ __device__ void repair_unit(const Params& p, int turn, int32_t unit
   const Unit u = reinterpret_cast<const Unit*>(device::dynamic_shared_memory() + t.places.units)[unit];
   const float* bias = reinterpret_cast<const float*>(device::dynamic_shared_memory() + t.places.bias) + u.channel;
   const Scalar* x = static_cast<const Scalar*>(p.x) + b.x;
+  device::bulk_wait();
   Scalar* y = unit_outputs<Scalar>(p, b, s.row, u);
   const int32_t group = t.block_groups > 1 ? u.channel / p.cout : 0;
   __syncwarp();  // the outputs are stored
@@ -1053,20 +1104,27 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
+  if (device::has_copy_engine && t.blank_rows) {
+    // What rows without taps are copied from.
+    fill_planes(p, p.bias != nullptr ? b.channels : 1, bias, reinterpret_cast<Scalar*>(shared + t.places.image), thread,
+                block);
+    device::fence_async_proxy();
+  }
   __syncthreads();
 
   // Strict float32 of 16 channels has no registers to hold inputs in.
   constexpr bool holds = !Strict || Tiles == 1;
   const int32_t row_items = static_cast<int32_t>(p.load_middle.divisor * p.load_inner.divisor);
   Scalar* stage = reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes));
-  int32_t filled = -1;  // the channels whose bias the stage has
+  const Scalar* image = reinterpret_cast<const Scalar*>(shared + t.places.image);
+  int32_t filled = -1;  // the channels whose bias the stage has, and where its planes begin
 #pragma unroll 1
   for (int32_t i = 0;; ++i) {
     // Copies of steps: what is used of them is read together.
     const Step now = steps[i % 4];
     if (now.row >= b.last_row) break;
     int32_t load_count = 0;
-    Raw<Strict> raw;
+    Raw<Strict, early_loads(Strict)> raw;
     {
       const Step next = steps[(i + 1) % 4];
       if (thread == block - 32) steps[(i + 2) % 4] = step_after(p, b, next);
@@ -1094,20 +1152,38 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       const RowWork* rows = works(i % 2) + u.in_step * (t.kernel_rows + 1);
       const int32_t row_count = rows->x;
       const float* unit_bias = bias + u.channel;
+      Scalar* y = unit_outputs<Scalar>(p, b, now.row, u);
       if (row_count == 0 && t.y_pixels) {
-        store_bias<Tiles>(p, unit_outputs<Scalar>(p, b, now.row, u), u.channels, u.columns, unit_bias);
+        if (device::has_copy_engine && t.blank_rows) {
+          copy_planes<Tiles>(p, y, u.channels, u.columns, image + u.channel * t.image_pitch, t.image_pitch);
+        } else {
+          store_bias<Tiles>(p, y, u.channels, u.columns, unit_bias);
+        }
         continue;
       }
-      if (t.blanks && u.channel != filled) {
-        filled = u.channel;
-        fill_stage<Scalar, Tiles, PixelTiles>(p, u, unit_bias, stage);
+      if (t.blanks) {
+        // Outputs of a phase are at other places where the rows begin at others.
+        const int32_t fill = u.channel * 8 + (device::has_copy_engine ? shift_of(y) : 0);
+        if (fill != filled) {
+          filled = fill;
+          device::bulk_wait_read<0>();
+          __syncwarp();
+          fill_planes(p, u.channels, unit_bias, stage, lane, 32);
+          __syncwarp();
+        }
       }
       compute_unit<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(
           p, u, rows, row_count, weights, lane_x + u.x, starts, entries, unit_bias, stage, b, now.row);
       if (t.staged) {
-        __syncwarp();
-        store_staged<Tiles>(p, unit_outputs<Scalar>(p, b, now.row, u), u.channels, u.columns, stage);
-        __syncwarp();
+        if (device::has_copy_engine) {
+          device::fence_async_proxy();
+          __syncwarp();
+          copy_planes<Tiles>(p, y, u.channels, u.columns, stage, t.stage_pitch);
+        } else {
+          __syncwarp();
+          store_staged<Tiles>(p, y, u.channels, u.columns, stage);
+          __syncwarp();
+        }
       }
       if (repairs) repair_unit<Scalar, Strict>(p, i, unit);
     }
@@ -1125,6 +1201,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     if (repairs || (Strict && spoils)) spoilt[(i + 1) % 2] = 1;
     __syncthreads();
   }
+  device::bulk_wait_read<0>();  // the block's shared memory is still read
 }
 
 }  // namespace convt::grouped
