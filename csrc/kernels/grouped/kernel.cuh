@@ -1152,18 +1152,19 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       const RowWork* rows = works(i % 2) + u.in_step * (t.kernel_rows + 1);
       const int32_t row_count = rows->x;
       const float* unit_bias = bias + u.channel;
-      Scalar* y = unit_outputs<Scalar>(p, b, now.row, u);
+      // Found again where it is used, which takes no registers while products are summed.
+      const auto y = [&] { return unit_outputs<Scalar>(p, b, now.row, u); };
       if (row_count == 0 && t.y_pixels) {
         if (device::has_copy_engine && t.blank_rows) {
-          copy_planes<Tiles>(p, y, u.channels, u.columns, image + u.channel * t.image_pitch, t.image_pitch);
+          copy_planes<Tiles>(p, y(), u.channels, u.columns, image + u.channel * t.image_pitch, t.image_pitch);
         } else {
-          store_bias<Tiles>(p, y, u.channels, u.columns, unit_bias);
+          store_bias<Tiles>(p, y(), u.channels, u.columns, unit_bias);
         }
         continue;
       }
       if (t.blanks) {
         // Outputs of a phase are at other places where the rows begin at others.
-        const int32_t fill = u.channel * 8 + (device::has_copy_engine ? shift_of(y) : 0);
+        const int32_t fill = u.channel * 8 + (device::has_copy_engine ? shift_of(y()) : 0);
         if (fill != filled) {
           filled = fill;
           device::bulk_wait_read<0>();
@@ -1178,10 +1179,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
         if (device::has_copy_engine) {
           device::fence_async_proxy();
           __syncwarp();
-          copy_planes<Tiles>(p, y, u.channels, u.columns, stage, t.stage_pitch);
+          copy_planes<Tiles>(p, y(), u.channels, u.columns, stage, t.stage_pitch);
         } else {
           __syncwarp();
-          store_staged<Tiles>(p, y, u.channels, u.columns, stage);
+          store_staged<Tiles>(p, y(), u.channels, u.columns, stage);
           __syncwarp();
         }
       }
