@@ -33,9 +33,10 @@ inline constexpr int32_t block_bytes = 96;  // of what a block knows about itsel
 inline constexpr int32_t step_bytes = 32;   // of the description of a step
 inline constexpr int32_t start_bytes = 32;  // of the description of a batch of phases
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
-// Vectors of the next step's input that a thread holds while it multiplies, and those that it waits for together.
+// Vectors of the next step's input that a thread holds while it multiplies, and those that it waits for together where
+// there are many.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
-constexpr int32_t late_loads(bool strict) { return strict ? 4 : 8; }
+constexpr int32_t late_loads(bool strict) { return strict ? 2 : 4; }
 inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
@@ -74,7 +75,7 @@ struct Tiling {
   int32_t input_columns;                           // of a row in shared memory
   int32_t pixel_pitch, word_pitch, row_pitch;      // words, of shared memory
   int32_t stage_pitch;                             // elements of a plane of a warp's staged outputs (NCHW)
-  int32_t image_pitch;                             // of one of the image of the bias, 0 if all channels have the same
+  int32_t image_pitch, image_step;                 // of a plane of the image of the bias; from a channel's to the next
   int64_t weight_bytes, input_bytes, stage_bytes;  // the last one of a warp
   struct {
     int32_t ring, stages, image, block, starts, steps, items, units, works, entries, order, bias;
@@ -134,7 +135,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t columns = ceil_div<int64_t>(std::min<int64_t>(t.strip_columns, p.out_w), p.stride_w);
   t.unit_columns = static_cast<int32_t>(ceil_div<int64_t>(columns, pixels));
   t.units = static_cast<int32_t>(int64_t{t.unit_columns} * t.rows * t.block_groups * (t.block_tiles / c.tiles));
-  // Neighbouring channels start 4 banks apart. In its plane a row begins where it does in 16 bytes of global memory.
+  // Neighbouring channels start 4 banks apart. In its plane a row begins where it does in 16 bytes of y.
   const int64_t plane_words = pixels * p.stride_w * bytes / 4;
   t.stage_pitch = static_cast<int32_t>((round_up(plane_words, 16) + 4) * 4 / bytes);
   t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
@@ -173,11 +174,13 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   int64_t busy_rows = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy_rows += h.of[r].count > 0;
   t.blank_rows = t.staged && busy_rows < p.stride_h;
-  t.image_pitch = p.has_bias ? t.stage_pitch : 0;
+  // Copies from it begin where they do in a line of y, and end there.
+  t.image_pitch = static_cast<int32_t>(pixels * p.stride_w + 2 * line_bytes / bytes);
+  t.image_step = p.has_bias ? t.image_pitch : 0;  // or all channels have the same plane
   place(t.weight_bytes);
   t.places.ring = place(t.input_bytes);
   t.places.stages = place(warps * t.stage_bytes);
-  t.places.image = place(t.blank_rows ? (p.has_bias ? channels : 1) * t.stage_pitch * bytes : 0);
+  t.places.image = place(t.blank_rows ? (p.has_bias ? channels : 1) * t.image_pitch * bytes : 0);
   t.places.block = place(block_bytes);
   t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);
