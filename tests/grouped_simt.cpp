@@ -60,8 +60,8 @@ Problem problem(DataType dtype, Precision precision) {
 // How often a way to cut a problem was met.
 int64_t met[8];
 void count(const grouped::Tiling& t) {
-  const bool ways[] = {t.staged,   t.y_pixels && !t.staged,  t.blanks,    t.strips > 1, t.block_groups > 1,
-                       t.rows > 1, t.chunk_rows > t.rows, t.blank_rows};
+  const bool ways[] = {t.staged,   t.y_pixels && !t.staged, t.blanks,    t.strips > 1, t.block_groups > 1,
+                       t.rows > 1, t.chunk_rows > t.rows,   t.blank_rows};
   for (int i = 0; i < 8; ++i) met[i] += ways[i];
 }
 

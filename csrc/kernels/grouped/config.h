@@ -36,7 +36,7 @@ inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of w
 // Vectors of the next step's input that a thread holds while it multiplies, and those that it waits for together where
 // there are many.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
-constexpr int32_t late_loads(bool strict) { return strict ? 2 : 4; }
+constexpr int32_t late_loads(bool strict) { return strict ? 1 : 4; }
 inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
@@ -135,9 +135,9 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t columns = ceil_div<int64_t>(std::min<int64_t>(t.strip_columns, p.out_w), p.stride_w);
   t.unit_columns = static_cast<int32_t>(ceil_div<int64_t>(columns, pixels));
   t.units = static_cast<int32_t>(int64_t{t.unit_columns} * t.rows * t.block_groups * (t.block_tiles / c.tiles));
-  // Neighbouring channels start 4 banks apart. In its plane a row begins where it does in 16 bytes of y.
+  // Neighbouring channels start 4 banks apart.
   const int64_t plane_words = pixels * p.stride_w * bytes / 4;
-  t.stage_pitch = static_cast<int32_t>((round_up(plane_words, 16) + 4) * 4 / bytes);
+  t.stage_pitch = static_cast<int32_t>((round_up(plane_words - 4, 16) + 4) * 4 / bytes);
   t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
   if (!t.staged) t.stage_bytes = 0;
   int64_t busy = 0;
@@ -248,7 +248,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   // Instructions that an SM issues in a cycle, and cycles of a warp for each of its own.
-  constexpr double rate = 4, cycles = 3;
+  constexpr double rate = 3.88, cycles = 3.05;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
@@ -259,10 +259,10 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
-  const double entry = 28 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double entry = 6 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
   const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
   const double kernel_row =
-      16 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
+      3 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   double busy = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
@@ -272,16 +272,18 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   int64_t width = 1;
   while (width < vector && p.out_w % (2 * width) == 0) width *= 2;
   const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
-  const double copies = 1 + 4 / static_cast<double>(width);
+  // Lanes store a plane's outputs in rounds.
+  const int64_t plane = 16 * pixels * p.stride_w, round = (plane <= 16 * width ? 16 : 32) * width;
+  const double copies = 1 + 4 * static_cast<double>(round_up(plane, round)) / static_cast<double>(plane * width);
   // A warp whose tiles have more channels than are left of a pixel stores them one by one.
   const bool partial = !t.y_pixels && p.out_channels_per_group() % (8 * c.tiles) != 0;
-  const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0.2 : 9)
-                       : partial                  ? 20
-                       : t.y_pixels || bytes == 2 ? 3
-                                                  : 1.5;
+  const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0 : 1.41)
+                       : partial                  ? 21.4
+                       : t.y_pixels || bytes == 2 ? 4.7
+                                                  : 6.52;
   const double work =
-      120 + t.batches * (280 + 2.6 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
-  const double bare = t.y_pixels ? 50 + outputs * copies : work - kernel_rows * kernel_row;
+      37 + t.batches * (203 + 9.06 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+  const double bare = t.y_pixels ? 8 + 3.32 * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
 
   // Of a warp and a block's chunk. Each warp carries what is left of the lines of planes.
@@ -289,28 +291,32 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
   const double planes = t.staged ? 2.8 * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
-  const double row_words = static_cast<double>(t.block_groups * t.words) * t.input_columns * (strict(p) ? 2 : 1);
+  const double row_words = static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) *
+                           (strict(p) ? 2 : 1);
   const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
-  const double loads = vectors * (strict(p) ? 130 : 190) + std::min(steps, input_rows) * 60;
+  const double loads = vectors * (strict(p) ? 89 : 81) + std::min(steps, input_rows) * 60;
   // What threads do not hold of a step's input while they compute is waited for.
-  const double step_vectors =
-      vectors * std::max(1.0, static_cast<double>(chunk_rows) / input_rows / p.stride_h) / steps;
-  const double waits = std::ceil(std::max(0.0, step_vectors / 2 - 1.05)) * 520;
-  // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units.
-  const double issued = steps * (warps * (150 + planes) + t.units * unit) + warps * loads;
-  const double alone = steps * (50 + waits + cycles * (150 + planes + rounds * unit)) + cycles * loads;
-  const double begin = 3500 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
-  const double compute = waves * (begin + std::hypot(present * issued / rate, alone)) / clock;
+  const double step_vectors = vectors / input_rows * static_cast<double>(ceil_div<int64_t>(t.rows, p.stride_h));
+  const double late = std::max(0.0, step_vectors - early_loads(strict(p)));
+  const double waits = late > 0 ? 1230 + 330 * late : 0;
+  // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
+  // 16 columns and channels, of strict float32, wait longer for their own instructions.
+  const double issued = steps * (warps * (77 + planes) + t.units * unit) + warps * loads;
+  const double longer = t.staged && strict(p) && c.tiles > 1 ? 1.57 : 1;
+  const double alone = steps * (128 + cycles * longer * (77 + planes + rounds * unit)) + cycles * loads;
+  const double begin = 9280 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
+  const double compute = waves * (begin + steps * waits + std::hypot(present * issued / rate, alone)) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
   // Read again through L2 by other blocks of channels and at the edges of chunks and strips.
   const double again = blocks * input_rows * row_words * 4 - x;
-  if (again > 0) x += 0.3 * again;
+  if (again > 0) x += 0.48 * again;
   // Blocks share lines of pixels if they have some of their channels only.
   const bool shared_lines = !t.y_pixels && t.block_channels < p.out_channels &&
                             t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0;
-  // Strips end within lines.
+  // Rows begin within 16 bytes, or strips end within lines.
+  const bool cut_vectors = t.y_pixels && p.out_w % vector != 0;
   const bool cut_lines = t.y_pixels && t.strips > 1;
   // Stores of 16 bytes of a pixel.
   const bool narrow = !t.y_pixels && 8 * c.tiles * bytes < 32;
@@ -319,13 +325,12 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double begun =
       writers * t.block_channels * t.rows * static_cast<double>(std::min<int64_t>(t.strip_columns, p.out_w)) * bytes;
   const double places = t.y_pixels ? writers * t.block_channels : 0;
-  const double slower = (narrow ? 2.4 : 1) * (shared_lines || cut_lines ? 1.2 : 1) *
-                        (1 + begun / (narrow ? 300e6 : 550e6)) * (1 + places / 27e3);
-  // Fewer SMs than these do not copy at the full rate, and two blocks of one write to more places at a time.
-  const double memory =
-      (x + y * slower) / 3.35e12 / std::min(1.0, blocks / (0.8 * multiprocessors)) * (present < 2 ? 0.85 : 1);
+  const double slower = (narrow ? 2.77 : 1) * (shared_lines || cut_lines ? 1.35 : 1) * (cut_vectors ? 1.09 : 1) *
+                        (1 + begun / (narrow ? 100e6 : 176e6)) * (1 + places / 68e3);
+  // Fewer SMs than these do not copy at the full rate.
+  const double memory = (x + y * slower) / 4.57e12 / std::min(1.0, blocks / (0.8 * multiprocessors));
   const double more = std::max(memory, compute), less = std::min(memory, compute);
-  return more * (1 + 0.2 * std::pow(less / more, 5)) + 6e-6;
+  return more * (1 + 0.31 * std::pow(less / more, 5)) + 6e-6;
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,

@@ -334,7 +334,7 @@ __noinline__ __device__ bool load_rows(const Params& p, int turn, uint32_t first
 #pragma unroll 1
   while (first + (late_loads(Strict) - 1) * block < count) load.template operator()<late_loads(Strict)>();
 #pragma unroll 1
-  while (first < count) load.template operator()<2>();
+  while (first < count) load.template operator()<early_loads(Strict)>();
   return check != check;
 }
 
@@ -635,16 +635,6 @@ CONVT_DEVICE void keep(float& v) {
 #endif
 }
 
-// The same, which the compiler reads from shared memory once more rather than hold it in registers.
-template <class T>
-CONVT_DEVICE const T& read_again(const T& v) {
-  int32_t distance = 0;
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(distance));
-#endif
-  return (&v)[distance];
-}
-
 // Two outputs; 16-bit ones are rounded in one instruction.
 template <class Scalar>
 CONVT_DEVICE void store_pair(Scalar* first, Scalar* second, float a, float b) {
@@ -697,123 +687,93 @@ CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t k) {
   return u;
 }
 
-// How many elements behind a multiple of 16 bytes an address is.
-template <class Scalar>
-CONVT_DEVICE int32_t place_in_vector(const Scalar* at) {
-  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) / sizeof(Scalar) % (16 / sizeof(Scalar)));
-}
-
-// Outputs of the planes of a unit, 16 bytes at a time: `of(channel, place)` are those from a place on. A plane takes
-// Rounds of all lanes, or several planes take one.
-template <class Scalar, int Tiles, int Rounds, int Planes, class Source>
+// Outputs of the planes of a unit, V at a time: `of(channel, place)` are those from a place on. A plane takes Rounds of
+// all lanes, or several planes take one.
+template <class Scalar, int Tiles, int V, int Rounds, int Planes, class Source>
 CONVT_DEVICE void store_rounds(const Params& p, Scalar* y, int32_t count, const Source& of) {
-  constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar)), lanes = 32 / Planes;
+  constexpr int32_t lanes = 32 / Planes;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t first = lane % lanes * vector, channel = lane / lanes, left = count - first;
+  const int32_t first = lane % lanes * V, channel = lane / lanes, left = count - first;
   const auto pitch = static_cast<int32_t>(p.y_channel);
   Scalar* to = y + (pitch * channel + first);
 #pragma unroll
   for (int32_t k = 0; k < 8 * Tiles; k += Planes) {
 #pragma unroll
     for (int32_t i = 0; i < Rounds; ++i) {
-      const int32_t at = i * 32 * vector;
-      if (left > at) {
-        *reinterpret_cast<Elements<Scalar, vector>*>(to + k * pitch + at) =
-            of.template operator()<vector>(channel + k, first + at);
+      if (left > i * 32 * V) {
+        *reinterpret_cast<Elements<Scalar, V>*>(to + k * pitch + i * 32 * V) = of(channel + k, first + i * 32 * V);
       }
     }
   }
 }
 
-// The same of planes that begin anywhere: whole 16 bytes, then what is left at both ends, by a few lanes a plane. Places
-// count from the 16 bytes in which the plane begins.
-template <class Scalar, int Tiles, int Rounds, class Source>
-CONVT_DEVICE void store_shifted(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& of) {
-  constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar)), lanes = 4 / Tiles;
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32), pitch = static_cast<int32_t>(p.y_channel);
-#pragma unroll 4
-  for (int32_t k = 0; k < 8 * Tiles; ++k) {
-    if (k >= channels) break;
-    Scalar* plane = y + pitch * k;
-    const int32_t shift = place_in_vector(plane), begin = (shift + vector - 1) & -vector;
-    const int32_t first = begin + lane * vector, left = shift + count - first;
-    plane += first - shift;
-#pragma unroll
-    for (int32_t i = 0; i < Rounds; ++i) {
-      const int32_t at = i * 32 * vector;
-      if (left >= at + vector) {
-        *reinterpret_cast<Elements<Scalar, vector>*>(plane + at) = of.template operator()<vector>(k, first + at);
-      }
+template <class Scalar, int Tiles, int V, class Source>
+CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& of) {
+  if (channels == 8 * Tiles && count <= 96 * V) {
+    if (count <= 16 * V) {
+      store_rounds<Scalar, Tiles, V, 1, 2>(p, y, count, of);
+    } else if (count <= 32 * V) {
+      store_rounds<Scalar, Tiles, V, 1, 1>(p, y, count, of);
+    } else if (count <= 64 * V) {
+      store_rounds<Scalar, Tiles, V, 2, 1>(p, y, count, of);
+    } else {
+      store_rounds<Scalar, Tiles, V, 3, 1>(p, y, count, of);
     }
+    return;
   }
-  const int32_t channel = lane / lanes;
-  if (channel >= channels) return;
-  y += pitch * channel;
-  const int32_t shift = place_in_vector(y), head = smaller(-shift & (vector - 1), count);
-  const int32_t body = (count - head) & -vector, edges = count - body;
 #pragma unroll 1
-  for (int32_t i = lane % lanes; i < edges; i += lanes) {
-    const int32_t at = i < head ? i : i + body;
-    *reinterpret_cast<Elements<Scalar, 1>*>(y + at) = of.template operator()<1>(channel, shift + at);
+  for (int32_t channel = 0; channel < channels; ++channel) {
+#pragma unroll 4
+    for (int32_t k = static_cast<int32_t>(threadIdx.x % 32) * V; k < count; k += 32 * V) {
+      *reinterpret_cast<Elements<Scalar, V>*>(y + (static_cast<int32_t>(p.y_channel) * channel + k)) = of(channel, k);
+    }
   }
 }
 
 template <class Scalar, int Tiles, class Source>
-CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& of) {
-  constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar));
-  if (p.store_width == vector && channels == 8 * Tiles && count <= 96 * vector) {
-    if (count <= 16 * vector) {
-      store_rounds<Scalar, Tiles, 1, 2>(p, y, count, of);
-    } else if (count <= 32 * vector) {
-      store_rounds<Scalar, Tiles, 1, 1>(p, y, count, of);
-    } else if (count <= 64 * vector) {
-      store_rounds<Scalar, Tiles, 2, 1>(p, y, count, of);
-    } else {
-      store_rounds<Scalar, Tiles, 3, 1>(p, y, count, of);
-    }
-  } else if (count <= 32 * vector) {
-    store_shifted<Scalar, Tiles, 1>(p, y, channels, count, of);
-  } else if (count <= 64 * vector) {
-    store_shifted<Scalar, Tiles, 2>(p, y, channels, count, of);
-  } else if (count <= 96 * vector) {
-    store_shifted<Scalar, Tiles, 3>(p, y, channels, count, of);
+CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& source) {
+  const auto with = [&]<int V>() {
+    store_planes<Scalar, Tiles, V>(p, y, channels, count, source.template operator()<V>());
+  };
+  if (p.store_width == 4) {
+    with.template operator()<4>();
+  } else if (p.store_width == 2) {
+    with.template operator()<2>();
+  } else if (p.store_width == 1) {
+    with.template operator()<1>();
   } else {
-    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-#pragma unroll 1
-    for (int32_t k = 0; k < channels; ++k) {
-      Scalar* plane = y + static_cast<int32_t>(p.y_channel) * k;
-      const int32_t shift = place_in_vector(plane);
-#pragma unroll 4
-      for (int32_t at = lane; at < count; at += 32) {
-        *reinterpret_cast<Elements<Scalar, 1>*>(plane + at) = of.template operator()<1>(k, shift + at);
-      }
-    }
+    if constexpr (sizeof(Scalar) == 2) with.template operator()<8>();
   }
 }
 
-// Outputs from a warp's piece of shared memory, whose planes begin in 16 bytes where they do in y.
+// Outputs from a warp's piece of shared memory.
 template <int Tiles, class Scalar>
 CONVT_DEVICE void store_staged(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* stage) {
-  store_planes<Scalar, Tiles>(
-      p, y, channels, count, [stage, pitch = p.t.stage_pitch]<int V>(int32_t channel, int32_t place) {
-        return *reinterpret_cast<const Elements<Scalar, V>*>(stage + (channel * pitch + place));
-      });
-}
-
-template <class Scalar, int V>
-CONVT_DEVICE Elements<Scalar, V> repeated(const float* value) {
-  Elements<Scalar, V> v;
-  store<1>(&v.v[0], value);
-#pragma unroll
-  for (int i = 1; i < V; ++i) v.v[i] = v.v[0];
-  return v;
+  store_planes<Scalar, Tiles>(p, y, channels, count, [&]<int V>() {
+    return [stage, pitch = p.t.stage_pitch](int32_t channel, int32_t place) {
+      return *reinterpret_cast<const Elements<Scalar, V>*>(stage + (channel * pitch + place));
+    };
+  });
 }
 
 // Outputs that no tap reaches.
 template <int Tiles, class Scalar>
-__noinline__ __device__ void store_bias(const Params& p, Scalar* y, int32_t channels, int32_t count, const float* bias) {
-  store_planes<Scalar, Tiles>(
-      p, y, channels, count, [bias]<int V>(int32_t channel, int32_t) { return repeated<Scalar, V>(bias + channel); });
+CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32_t count, const float* bias) {
+  store_planes<Scalar, Tiles>(p, y, channels, count, [&]<int V>() {
+    return [bias](int32_t channel, int32_t) {
+      Elements<Scalar, V> v;
+      store<1>(&v.v[0], bias + channel);
+#pragma unroll
+      for (int i = 1; i < V; ++i) v.v[i] = v.v[0];
+      return v;
+    };
+  });
+}
+
+// How many elements behind a multiple of 16 bytes an address is.
+template <class Scalar>
+CONVT_DEVICE int32_t place_in_vector(const Scalar* at) {
+  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) / sizeof(Scalar) % (16 / sizeof(Scalar)));
 }
 
 // The same by the copy engine, from planes that have the bias throughout. Of a line that two units share, the left one
@@ -839,9 +799,9 @@ CONVT_DEVICE void copy_bias(const Params& p, const Block& b, const Unit& u, Scal
     const int32_t head = smaller(-place_in_vector(y) & (vector - 1), count);
     const int32_t body = (count - head) & -vector, edges = count - body;
     if (lane % lanes == 0 && body > 0) {
-      const auto place = static_cast<int32_t>((reinterpret_cast<uintptr_t>(y + head) - device::shared_address(image)) %
-                                              line_bytes) /
-                         size;
+      const auto place =
+          static_cast<int32_t>((reinterpret_cast<uintptr_t>(y + head) - device::shared_address(image)) % line_bytes) /
+          size;
       device::bulk_store(y + head, image + place, static_cast<uint32_t>(body * size));
     }
 #pragma unroll 1
@@ -857,7 +817,10 @@ CONVT_DEVICE void fill_planes(int32_t channels, int32_t elements, const float* b
   constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar));
 #pragma unroll 1
   for (int32_t channel = 0; channel < channels; ++channel, planes += elements) {
-    const auto v = repeated<Scalar, vector>(bias + channel);
+    Elements<Scalar, vector> v;
+    store<1>(&v.v[0], bias + channel);
+#pragma unroll
+    for (int i = 1; i < vector; ++i) v.v[i] = v.v[0];
 #pragma unroll 1
     for (int32_t k = thread * vector; k < elements; k += threads * vector) {
       *reinterpret_cast<Elements<Scalar, vector>*>(planes + k) = v;
@@ -869,13 +832,6 @@ CONVT_DEVICE void fill_planes(int32_t channels, int32_t elements, const float* b
 template <class Scalar>
 CONVT_DEVICE Scalar* unit_outputs(const Params& p, const Block& b, int32_t row, const Unit& u) {
   return static_cast<Scalar*>(p.y) + b.y + (static_cast<int32_t>(p.y_row) * (row + u.in_step) + u.y);
-}
-
-// The same, of which the elements since a multiple of 16 bytes are wanted only.
-template <class Scalar>
-CONVT_DEVICE uint32_t unit_place(const Params& p, const Block& b, int32_t row, const Unit& u) {
-  return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(p.y) / sizeof(Scalar)) + static_cast<uint32_t>(b.y) +
-         static_cast<uint32_t>(static_cast<int32_t>(p.y_row) * (row + u.in_step) + u.y);
 }
 
 // A unit of work, a copy of which takes registers: into `stage`, or stored from registers.
@@ -917,20 +873,11 @@ CONVT_DEVICE void compute_unit(const Params& p, const Unit& u, const RowWork* ro
     }
     if (t.staged) {
       const int32_t next = 8 * stride;
-      // Planes begin in 16 bytes where they do in y, or all of them at a multiple.
-      const bool shifted = p.store_width * sizeof(Scalar) < 16;
-      const uint32_t place = shifted ? unit_place<Scalar>(p, read_again(b), step_row, read_again(u)) : 0;
-      const uint32_t step = shifted ? static_cast<uint32_t>(p.y_channel) : 0;
-      constexpr uint32_t vector = 16 / sizeof(Scalar);
-      const bool even = ((static_cast<uint32_t>(stride | start.residue[0]) | place | step) & 1) == 0;
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
-        const int32_t channel = n * 8 + 2 * l;
-        const uint32_t first_place = place + static_cast<uint32_t>(channel) * step;
-        Scalar* to = stage + (channel * t.stage_pitch + g * stride + start.residue[0]);
-        Scalar* second = to + (static_cast<uint32_t>(t.stage_pitch) + (first_place + step) % vector);
-        to += first_place % vector;
-        if (start.count == 2 && start.adjacent != 0 && even) {
+        Scalar* to = stage + ((n * 8 + 2 * l) * t.stage_pitch + g * stride + start.residue[0]);
+        Scalar* second = to + t.stage_pitch;
+        if (start.count == 2 && start.adjacent != 0 && ((stride | start.residue[0]) & 1) == 0) {
           // Two phases beside each other, at an even place.
 #pragma unroll
           for (int m = 0; m < 2 * PixelTiles; ++m) {
@@ -1168,7 +1115,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   constexpr bool holds = !Strict || Tiles == 1;
   const int32_t row_items = static_cast<int32_t>(p.load_middle.divisor * p.load_inner.divisor);
   Scalar* stage = reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes));
-  int32_t filled = -1;  // the channels whose bias the stage has, and where its planes begin
+  int32_t filled = -1;  // the channels whose bias the stage has
 #pragma unroll 1
   for (int32_t i = 0;; ++i) {
     // Copies of steps: what is used of them is read together.
@@ -1203,7 +1150,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       const RowWork* rows = works(i % 2) + u.in_step * (t.kernel_rows + 1);
       const int32_t row_count = rows->x;
       const float* unit_bias = bias + u.channel;
-      const auto y = [&] { return unit_outputs<Scalar>(p, read_again(b), now.row, read_again(u)); };
+      const auto y = [&] { return unit_outputs<Scalar>(p, b, now.row, u); };
       if (row_count == 0 && t.y_pixels) {
         if (device::has_copy_engine && t.blank_rows) {
           copy_bias<Tiles>(p, b, u, y());
@@ -1212,15 +1159,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
         }
         continue;
       }
-      if (t.blanks) {
-        // Outputs of a phase are at other places where the planes begin at others.
-        const int32_t fill =
-            u.channel * 8 + static_cast<int32_t>(unit_place<Scalar>(p, read_again(b), now.row, read_again(u)) % (16 / sizeof(Scalar)));
-        if (fill != filled) {
-          filled = fill;
-          fill_planes(u.channels, t.stage_pitch, unit_bias, stage, lane, 32);
-          __syncwarp();
-        }
+      if (t.blanks && u.channel != filled) {
+        filled = u.channel;
+        fill_planes(u.channels, t.stage_pitch, unit_bias, stage, lane, 32);
+        __syncwarp();
       }
       compute_unit<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(
           p, u, rows, row_count, weights, lane_x + u.x, starts, entries, unit_bias, stage, b, now.row);
