@@ -248,7 +248,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   // Instructions that an SM issues in a cycle, and cycles of a warp for each of its own.
-  constexpr double rate = 3.88, cycles = 3.05;
+  constexpr double rate = 4, cycles = 2.66;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
@@ -259,10 +259,10 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
-  const double entry = 6 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double entry = 27.5 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
   const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
   const double kernel_row =
-      3 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
+      12 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   double busy = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
   busy /= static_cast<double>(p.stride_h);
@@ -277,13 +277,13 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double copies = 1 + 4 * static_cast<double>(round_up(plane, round)) / static_cast<double>(plane * width);
   // A warp whose tiles have more channels than are left of a pixel stores them one by one.
   const bool partial = !t.y_pixels && p.out_channels_per_group() % (8 * c.tiles) != 0;
-  const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0 : 1.41)
-                       : partial                  ? 21.4
-                       : t.y_pixels || bytes == 2 ? 4.7
-                                                  : 6.52;
+  const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0 : 0.7)
+                       : partial                  ? 21
+                       : t.y_pixels || bytes == 2 ? 2.35
+                                                  : 7.44;
   const double work =
-      37 + t.batches * (203 + 9.06 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
-  const double bare = t.y_pixels ? 8 + 3.32 * outputs * copies : work - kernel_rows * kernel_row;
+      18 + t.batches * (102 + 16.5 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+  const double bare = t.y_pixels ? 4 + 1.66 * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
 
   // Of a warp and a block's chunk. Each warp carries what is left of the lines of planes.
@@ -291,27 +291,27 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
   const double planes = t.staged ? 2.8 * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
-  const double row_words = static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) *
-                           (strict(p) ? 2 : 1);
+  const double row_words =
+      static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) * (strict(p) ? 2 : 1);
   const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
-  const double loads = vectors * (strict(p) ? 89 : 81) + std::min(steps, input_rows) * 60;
+  const double loads = vectors * (strict(p) ? 82 : 164) + std::min(steps, input_rows) * 60;
   // What threads do not hold of a step's input while they compute is waited for.
   const double step_vectors = vectors / input_rows * static_cast<double>(ceil_div<int64_t>(t.rows, p.stride_h));
   const double late = std::max(0.0, step_vectors - early_loads(strict(p)));
-  const double waits = late > 0 ? 1230 + 330 * late : 0;
+  const double waits = late > 0 ? 1110 + 460 * late : 0;
   // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
-  // 16 columns and channels, of strict float32, wait longer for their own instructions.
-  const double issued = steps * (warps * (77 + planes) + t.units * unit) + warps * loads;
-  const double longer = t.staged && strict(p) && c.tiles > 1 ? 1.57 : 1;
-  const double alone = steps * (128 + cycles * longer * (77 + planes + rounds * unit)) + cycles * loads;
-  const double begin = 9280 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
+  // fewer columns and more channels wait longer for their own instructions.
+  const double issued = steps * (warps * (84 + planes) + t.units * unit) + warps * loads;
+  const double longer = t.staged && c.tiles > 1 ? (strict(p) ? 1.62 : 1.1) : 1;
+  const double alone = steps * (282 + cycles * longer * (84 + planes + rounds * unit)) + cycles * loads;
+  const double begin = 9510 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
   const double compute = waves * (begin + steps * waits + std::hypot(present * issued / rate, alone)) / clock;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
   // Read again through L2 by other blocks of channels and at the edges of chunks and strips.
   const double again = blocks * input_rows * row_words * 4 - x;
-  if (again > 0) x += 0.48 * again;
+  if (again > 0) x += 0.83 * again;
   // Blocks share lines of pixels if they have some of their channels only.
   const bool shared_lines = !t.y_pixels && t.block_channels < p.out_channels &&
                             t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0;
@@ -325,12 +325,12 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double begun =
       writers * t.block_channels * t.rows * static_cast<double>(std::min<int64_t>(t.strip_columns, p.out_w)) * bytes;
   const double places = t.y_pixels ? writers * t.block_channels : 0;
-  const double slower = (narrow ? 2.77 : 1) * (shared_lines || cut_lines ? 1.35 : 1) * (cut_vectors ? 1.09 : 1) *
-                        (1 + begun / (narrow ? 100e6 : 176e6)) * (1 + places / 68e3);
+  const double slower = (narrow ? 3.4 : 1) * (shared_lines || cut_lines ? 1.34 : 1) * (cut_vectors ? 1.09 : 1) *
+                        (1 + begun / 219e6) * (1 + places / 42.7e3);
   // Fewer SMs than these do not copy at the full rate.
-  const double memory = (x + y * slower) / 4.57e12 / std::min(1.0, blocks / (0.8 * multiprocessors));
+  const double memory = (x + y * slower) / 4.38e12 / std::min(1.0, blocks / (0.8 * multiprocessors));
   const double more = std::max(memory, compute), less = std::min(memory, compute);
-  return more * (1 + 0.31 * std::pow(less / more, 5)) + 6e-6;
+  return more * (1 + 0.226 * std::pow(less / more, 5)) + 6e-6;
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
