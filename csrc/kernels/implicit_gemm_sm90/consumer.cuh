@@ -211,7 +211,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           if constexpr (parts == 2) {
             // The small products first: their sums are truncated to less than the large ones' are.
             float products[last_block - first_block][pieces][width / 2];
-            const auto leaving = [&](int m, int i) -> float(&)[width / 2] { return products[m][i]; };
+            const auto leaving = [&](int m, int i) -> float (&)[width / 2] { return products[m][i]; };
             constexpr uint32_t a_low = block_bytes / unit_bytes;
             const auto b_low = static_cast<uint32_t>(p.patch_part_bytes / unit_bytes);
             // Of one or two products of channels.
@@ -231,7 +231,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               for (int m = first_block; m < last_block; ++m) {
 #pragma unroll
                 for (int i = 0; i < pieces; ++i) {
-                  float(&sum)[width / 2] = products[m - first_block][i];
+                  float (&sum)[width / 2] = products[m - first_block][i];
                   device::wgmma_results(sum);
 #pragma unroll
                   for (int e = 0; e < width / 2; ++e) sums[m][i][e] += sum[e];
@@ -244,7 +244,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             for (; k + 2 <= count; k += 2) add_products(k, std::integral_constant<int, 1>{});
             if (k < count) add_products(k, std::integral_constant<int, 0>{});
           } else {
-            const auto kept = [&](int m, int i) -> float(&)[width / 2] { return sums[first_block + m][i]; };
+            const auto kept = [&](int m, int i) -> float (&)[width / 2] { return sums[first_block + m][i]; };
             const auto multiply_channels = [&](int32_t k) {
               multiply_at(kept, more, static_cast<uint32_t>(k) * a_units, static_cast<uint32_t>(k) * b_units);
             };

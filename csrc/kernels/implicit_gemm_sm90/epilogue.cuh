@@ -218,7 +218,7 @@ struct RowsInOrder {
 
   template <int Width>
   static constexpr int32_t channels_together = outputs / Width < 32 ? 32 / (outputs / Width) : 1;  // by a warp
-  template <int Width, int Bytes = Width* static_cast<int>(sizeof(Scalar))>
+  template <int Width, int Bytes = Width * static_cast<int>(sizeof(Scalar))>
   using VectorOf =
       std::conditional_t<Bytes == 16, uint4,
                          std::conditional_t<Bytes == 8, uint2, std::conditional_t<Bytes == 4, uint32_t, uint16_t>>>;
