@@ -286,7 +286,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double bare = t.y_pixels ? 4 + 1.66 * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
 
-  // Of a warp and a block's chunk. Each warp carries what is left of the lines of planes.
+  // Of a warp and a block's chunk.
   const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
   const double planes = t.staged ? 2.8 * t.block_channels : 0;

@@ -776,8 +776,8 @@ CONVT_DEVICE int32_t place_in_vector(const Scalar* at) {
   return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) / sizeof(Scalar) % (16 / sizeof(Scalar)));
 }
 
-// The same by the copy engine, from planes that have the bias throughout. Of a line that two units share, the left one
-// has all.
+// Outputs that no tap reaches by the copy engine, from planes that have the bias throughout. Of a line that two units
+// share, the left one has all: whatever they copy begins and ends at lines, or where rows do.
 template <int Tiles, class Scalar>
 CONVT_DEVICE void copy_bias(const Params& p, const Block& b, const Unit& u, Scalar* y) {
   constexpr int32_t lanes = 4 / Tiles, size = static_cast<int32_t>(sizeof(Scalar)), vector = 16 / size;
