@@ -116,6 +116,11 @@ inline Phases phases(const Axis<int64_t>& a) {
   return result;
 }
 
+// How many phases of an axis have taps.
+inline int64_t busy_phases(const Phases& phases, int64_t stride) {
+  return std::count_if(phases.of, phases.of + stride, [](const Phase& phase) { return phase.count > 0; });
+}
+
 inline bool x_pixels(const Problem& p) { return p.in_w == 1 || p.x_strides[3] == 1; }
 inline int32_t pixel_tiles(const Config& c, const Problem& p) {
   return pixel_tiles(c, element_size(p.dtype), strict(p), x_pixels(p));
@@ -140,8 +145,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.stage_pitch = static_cast<int32_t>((round_up(plane_words - 4, 16) + 4) * 4 / bytes);
   t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
   if (!t.staged) t.stage_bytes = 0;
-  int64_t busy = 0;
-  for (int64_t r = 0; r < p.stride_w; ++r) busy += w.of[r].count > 0;
+  const int64_t busy = busy_phases(w, p.stride_w);
   t.blanks = t.staged && busy < p.stride_w;
   t.batches = static_cast<int32_t>(ceil_div<int64_t>(t.blanks ? busy : p.stride_w, most_residues));
   // The rows of two steps: one is read while the other one is loaded.
@@ -171,9 +175,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
     end = round_up(at + bytes, 16);
     return static_cast<int32_t>(at);
   };
-  int64_t busy_rows = 0;
-  for (int64_t r = 0; r < p.stride_h; ++r) busy_rows += h.of[r].count > 0;
-  t.blank_rows = t.staged && busy_rows < p.stride_h;
+  t.blank_rows = t.staged && busy_phases(h, p.stride_h) < p.stride_h;
   // Copies from it begin where they do in a line of y, and end there.
   t.image_pitch = static_cast<int32_t>(pixels * p.stride_w + 2 * line_bytes / bytes);
   t.image_step = p.has_bias ? t.image_pitch : 0;  // or all channels have the same plane
@@ -263,9 +265,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
   const double kernel_row =
       12 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
-  double busy = 0;
-  for (int64_t r = 0; r < p.stride_h; ++r) busy += h.of[r].count > 0;
-  busy /= static_cast<double>(p.stride_h);
+  const double busy = static_cast<double>(busy_phases(h, p.stride_h)) / static_cast<double>(p.stride_h);
   const double kernel_rows = static_cast<double>(p.kernel_h) / static_cast<double>(p.stride_h) / busy;
   // Of 32 outputs: to the staging buffer, where an odd stride's meet in banks, and from there, or from registers.
   const int64_t vector = 16 / static_cast<int64_t>(bytes);
