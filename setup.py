@@ -181,7 +181,7 @@ def extension(torch, build_folder):
     sources = [s for s in sources if s.name != without]
     cuda_version = f"{version[0]}.{version[1]}" if version else ""
     sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
-    cxx = ["-std=c++20", "-O3", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
+    cxx = ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
     kind, args = cpp_extension.CppExtension, {"cxx": cxx}
     if home is not None:
         sources += sorted((ROOT / "csrc/kernels").rglob("*.cu"))
