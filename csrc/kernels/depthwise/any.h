@@ -107,7 +107,7 @@ CONVT_HOST_DEVICE void compute_any_last(const LastParams& p, const Scalar* table
 #pragma unroll
     for (int i = 0; i < P; ++i) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) sums[i][v] = bias[v];
+      for (int v = 0; v < V; ++v) sums[i][v] = 0;
     }
     if (all_of_warp(all_inside(p.v, columns, P))) {
       add_columns<V, P, false>(p, x, table, rows, columns, sums);
@@ -116,6 +116,8 @@ CONVT_HOST_DEVICE void compute_any_last(const LastParams& p, const Scalar* table
     }
 #pragma unroll
     for (int i = 0; i < P; ++i) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) sums[i][v] += bias[v];
       if (column + i * stride < p.out_w) store<V>(y + i * stride * p.y_column_stride, sums[i]);
     }
   }
@@ -273,7 +275,7 @@ CONVT_HOST_DEVICE void compute_any(const AnyParams& p, uint32_t index) {
   const AllTaps columns = inside(p.v, all_taps(p.v, p.v_phases, static_cast<int32_t>(column)), 1);
   float sums[P];
 #pragma unroll
-  for (int i = 0; i < P; ++i) sums[i] = bias;
+  for (int i = 0; i < P; ++i) sums[i] = 0;
   if constexpr (P == 1) {
     add_taps(p, x, w, inside(p.h, rows, 1), columns, sums[0]);
   } else if (all_of_warp(all_inside(p.h, rows, P))) {
@@ -283,6 +285,7 @@ CONVT_HOST_DEVICE void compute_any(const AnyParams& p, uint32_t index) {
   }
 #pragma unroll
   for (int i = 0; i < P; ++i) {
+    sums[i] += bias;
     if (row + i * stride < p.out_h) store<1>(y + i * stride * p.y_row_stride, &sums[i]);
   }
 }

@@ -80,7 +80,7 @@ inline int64_t any_threads(const Problem& p, int32_t outputs) {
 }
 
 // Form one_tap: whether channels lie together in memory rather than columns, threads, and bytes of the table of
-// weights.
+// weights and, as if of one more input channel, biases.
 inline bool takes_channels(const Problem& p) {
   return p.in_channels > 1 && std::abs(p.x_strides[1]) < std::abs(p.x_strides[3]);
 }
@@ -88,7 +88,7 @@ inline int64_t one_tap_threads(const Problem& p, int32_t pixels) {
   return checked_mul(checked_mul(p.batch, p.in_h), ceil_div<int64_t>(p.in_w, pixels));
 }
 inline int64_t one_tap_table_bytes(const Config& c, const Problem& p) {
-  return checked_mul(p.in_channels, int64_t{4} * c.h.stride * c.w.stride * c.channels);
+  return checked_mul(p.in_channels + 1, int64_t{4} * c.h.stride * c.w.stride * c.channels);
 }
 
 // Whether channels can be read and written in vectors, as far as sizes and strides decide it.

@@ -271,7 +271,7 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
     const int32_t u = r + S::config.h.padding, v = c + S::config.w.padding;
     float sums[S::V];
 #pragma unroll
-    for (int k = 0; k < S::V; ++k) sums[k] = bias[k];
+    for (int k = 0; k < S::V; ++k) sums[k] = 0;
 #pragma unroll 1
     for (int32_t t = u % S::stride_h; t < S::kernel_h; t += S::stride_h) {
       const int32_t row = first_row / S::stride_h + p.shift_h + (u - t) / S::stride_h;
@@ -287,6 +287,8 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
         for (int k = 0; k < S::V; ++k) sums[k] += values[k] * weights[k];
       }
     }
+#pragma unroll
+    for (int k = 0; k < S::V; ++k) sums[k] += bias[k];
     store<S::V>(y + ((first_row + r) * p.y_row_stride + (first_column + c) * p.y_column_stride), sums);
   }
 }
@@ -320,10 +322,11 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
     const int32_t table_channel = opaque(lane.table_channel);
     const int32_t x_row_stride = opaque(p.x_row_stride), x_column_stride = opaque(p.x_column_stride);
     const int32_t y_row_stride = opaque(p.y_row_stride), y_column_stride = opaque(p.y_column_stride);
-    float bias[V];
-    load_table<(V < 4 ? V : 4)>(biases + table_channel, bias);
-    if constexpr (V == 8) load_table<4>(biases + table_channel + 4, bias + 4);
+    constexpr int bias_part = V < 4 ? V : 4;
     if (edge && spoilt) {
+      float bias[V];
+#pragma unroll
+      for (int k = 0; k < V; k += bias_part) load_table<bias_part>(biases + table_channel + k, bias + k);
       exact_last_tile<S>(p, x, table + table_channel, bias, y, out_row, out_column);
       continue;
     }
@@ -334,7 +337,7 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
 #pragma unroll
       for (int c = 0; c < S::out_columns; ++c) {
 #pragma unroll
-        for (int k = 0; k < V; ++k) sums[r][c][k] = bias[k];
+        for (int k = 0; k < V; ++k) sums[r][c][k] = 0;
       }
     }
 
@@ -378,6 +381,16 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
         const int phase = r % S::stride_h;
         const int last = h.taps(phase) > 0 ? r / S::stride_h + h.top(phase) - h.first() : 0;
         if (last != i || out_row + r >= p.out_h) continue;
+#pragma unroll
+        for (int first = 0; first < V; first += bias_part) {
+          float bias[bias_part];
+          load_table<bias_part>(biases + table_channel + first, bias);
+#pragma unroll
+          for (int c = 0; c < S::out_columns; ++c) {
+#pragma unroll
+            for (int k = 0; k < bias_part; ++k) sums[r][c][first + k] += bias[k];
+          }
+        }
 #pragma unroll
         for (int c = 0; c < S::out_columns; ++c) {
           if (out_column + c >= p.out_w) continue;

@@ -59,16 +59,21 @@ inline OneTapParams make_one_tap_params(const Plan& plan, const Problem& p, cons
   return q;
 }
 
-// The weights of an input channel together, as [output channel][row][column].
+// The weights of an input channel together, as [output channel][row][column]; the biases likewise, after the last
+// one's.
 template <class Scalar, int Row>
 CONVT_HOST_DEVICE void fill_one_tap_table(const OneTapParams& p, float* table, uint32_t thread) {
   constexpr int stride = configs[Row].w.stride, outputs = stride * stride * configs[Row].channels;
 #pragma unroll 2
-  for (auto i = static_cast<int32_t>(thread); i < p.channels * outputs; i += block) {
+  for (auto i = static_cast<int32_t>(thread); i < (p.channels + 1) * outputs; i += block) {
     const int32_t ci = i / outputs, rest = i - ci * outputs;
     const int32_t co = rest / (stride * stride), r = rest / stride % stride, c = rest % stride;
     float v = 0;
-    if (co < p.out_channels) {
+    if (ci == p.channels) {
+      if (p.bias != nullptr && co < p.out_channels) {
+        load<1>(static_cast<const Scalar*>(p.bias) + co * p.bias_stride, &v);
+      }
+    } else if (co < p.out_channels) {
       load<1>(static_cast<const Scalar*>(p.w) +
                   (ci * p.w_input_stride + co * p.w_channel_stride + r * p.w_row_stride + c * p.w_column_stride),
               &v);
@@ -126,32 +131,45 @@ CONVT_HOST_DEVICE void compute_one_tap(const OneTapParams& p, const float* table
 
   float sums[pixels][outputs];
 #pragma unroll
-  for (int co = 0; co < channels; ++co) {
-    float bias = 0;
-    if (p.bias != nullptr && co < p.out_channels)
-      load<1>(static_cast<const Scalar*>(p.bias) + co * p.bias_stride, &bias);
+  for (int i = 0; i < pixels; ++i) {
 #pragma unroll
-    for (int i = 0; i < pixels * stride * stride; ++i) {
-      sums[i / (stride * stride)][co * stride * stride + i % (stride * stride)] = bias;
-    }
+    for (int k = 0; k < outputs; ++k) sums[i][k] = 0;
   }
   constexpr int of_vector = Last ? vector : 1, step = together * of_vector;  // channels
-  const auto add = [&](int32_t channel, const float (&values)[vector]) {
+  // Of `count` channels, one after the other as values[channel][pixel]. In float32 their products are summed up apart:
+  // a sum is rounded less often at its own size.
+  const auto add = [&](int32_t first, auto count, const auto& values) {
+    constexpr int channels_at_once = decltype(count)::value;
+    constexpr bool apart = sizeof(Scalar) == 4 && channels_at_once > 1;
+    constexpr int outer = apart ? outputs / 4 : 1, inner = apart ? 1 : outputs / 4;
 #pragma unroll
-    for (int u = 0; u < of_vector; ++u) {
-      if (channel + u >= p.channels) break;
+    for (int o = 0; o < outer; ++o) {
+      float parts[pixels][4] = {};
 #pragma unroll
-      for (int k = 0; k < outputs; k += 4) {
-        float weight[4];
-        load_table<4>(table + (channel + u) * outputs + k, weight);
+      for (int u = 0; u < channels_at_once; ++u) {
+        if (first + u >= p.channels) break;
+#pragma unroll
+        for (int n = 0; n < inner; ++n) {
+          const int k = 4 * (o + n);
+          float weight[4];
+          load_table<4>(table + (first + u) * outputs + k, weight);
+#pragma unroll
+          for (int i = 0; i < pixels; ++i) {
+#pragma unroll
+            for (int j = 0; j < 4; ++j) (apart ? parts[i][j] : sums[i][k + j]) += values[u][i] * weight[j];
+          }
+        }
+      }
+      if constexpr (apart) {
 #pragma unroll
         for (int i = 0; i < pixels; ++i) {
 #pragma unroll
-          for (int j = 0; j < 4; ++j) sums[i][k + j] += values[Last ? u : i] * weight[j];
+          for (int j = 0; j < 4; ++j) sums[i][4 * o + j] += parts[i][j];
         }
       }
     }
   };
+  constexpr std::integral_constant<int, of_vector> vector_channels{};
   if (p.x_vectors) {
 #pragma unroll 1
     for (int32_t first = 0; first < p.channels; first += step) {
@@ -161,11 +179,18 @@ CONVT_HOST_DEVICE void compute_one_tap(const OneTapParams& p, const float* table
         const int32_t channel = first + u * of_vector;
         raw[u].load(channel < p.channels, x + channel * p.x_channel_stride);
       }
+      if constexpr (Last) {
 #pragma unroll
-      for (int u = 0; u < together; ++u) {
-        float values[vector];
-        raw[u].get(values);
-        add(first + u * of_vector, values);
+        for (int u = 0; u < together; ++u) {
+          float values[vector][1];
+          raw[u].get(values[0]);
+          add(first + u * of_vector, vector_channels, values);
+        }
+      } else {
+        float values[together][pixels];
+#pragma unroll
+        for (int u = 0; u < together; ++u) raw[u].get(values[u]);
+        add(first, std::integral_constant<int, together>{}, values);
       }
     }
   } else {
@@ -178,10 +203,20 @@ CONVT_HOST_DEVICE void compute_one_tap(const OneTapParams& p, const float* table
         raw[i].load(Last ? channel + i < p.channels : column + i < p.in_w,
                     from + i * (Last ? p.x_channel_stride : p.x_column_stride));
       }
-      float values[vector];
+      float values[of_vector][pixels];
 #pragma unroll
-      for (int i = 0; i < vector; ++i) raw[i].get(values + i);
-      add(channel, values);
+      for (int i = 0; i < vector; ++i) raw[i].get(values[0] + i);
+      add(channel, vector_channels, values);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < outputs; k += 4) {
+    float bias[4];
+    load_table<4>(table + p.channels * outputs + k, bias);
+#pragma unroll
+    for (int i = 0; i < pixels; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sums[i][k + j] += bias[j];
     }
   }
 

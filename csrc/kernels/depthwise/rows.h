@@ -88,7 +88,7 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
     }
     float sums[S::out_columns];
 #pragma unroll
-    for (int c = 0; c < S::out_columns; ++c) sums[c] = bias;
+    for (int c = 0; c < S::out_columns; ++c) sums[c] = 0;
 #pragma unroll
     for (int j = 0; j < h.taps(r % S::stride_h); ++j) {
       const int i = r / S::stride_h + h.top(r % S::stride_h) - h.first() - j;
@@ -103,6 +103,8 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
         }
       }
     }
+#pragma unroll
+    for (int c = 0; c < S::out_columns; ++c) sums[c] += bias;
     if (at.row + r < p.out_h) {
       const auto offset = static_cast<uint32_t>(r * p.out_w) * static_cast<uint32_t>(sizeof(Scalar));
       store<S::out_columns>(reinterpret_cast<Scalar*>(y + offset), sums);

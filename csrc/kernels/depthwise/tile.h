@@ -1,4 +1,5 @@
-// The tile of one thread. Runs on the GPU in kernel.cuh and on the CPU in host.cpp.
+// The tile of one thread. The bias is added to whole sums, here and in the other forms: in sums that begin with it,
+// each addition is rounded at the size of the result. Runs on the GPU in kernel.cuh and on the CPU in host.cpp.
 #pragma once
 
 #include "../scalar.h"
@@ -91,7 +92,7 @@ CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar
   for (int32_t i = 0; i < rows * columns; ++i) {
     const int32_t r = i / columns, c = i - r * columns;
     const int32_t u = r + S::config.h.padding, v = c + S::config.w.padding;
-    float sum = bias;
+    float sum = 0;
 #pragma unroll 1
     for (int32_t t = u % S::stride_h; t < S::kernel_h; t += S::stride_h) {
       const int32_t row = at.row / S::stride_h + p.shift_h + (u - t) / S::stride_h;
@@ -103,6 +104,7 @@ CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar
         sum += to_float(x[row * p.x_row_stride + column]) * to_float(w[t * S::kernel_w + s]);
       }
     }
+    sum += bias;
     store<1>(y + ((at.row + r) * p.out_w + at.column + c), &sum);
   }
 }
@@ -140,7 +142,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
 #pragma unroll
   for (int r = 0; r < S::out_rows; ++r) {
 #pragma unroll
-    for (int c = 0; c < S::out_columns; ++c) sums[r][c] = bias;
+    for (int c = 0; c < S::out_columns; ++c) sums[r][c] = 0;
   }
 
   // Addresses once a row, not taken apart for each access.
@@ -177,6 +179,11 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
       for (int c = 0; c < S::out_columns; ++c) zero += sums[r][c] * 0.0f;
     }
     if (zero != 0) return exact_tile<S>(p, x, w, bias, y, at);
+  }
+#pragma unroll
+  for (int r = 0; r < S::out_rows; ++r) {
+#pragma unroll
+    for (int c = 0; c < S::out_columns; ++c) sums[r][c] += bias;
   }
   store_rows<S, S::widest>(p, opaque(y + (at.row * p.out_w + at.column)), at, sums);
 }
