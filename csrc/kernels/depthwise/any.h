@@ -173,6 +173,9 @@ CONVT_HOST_DEVICE void add_rows(const AnyParams& p, const Scalar* x, const Scala
                                 const AllTaps& columns, float (&sums)[P]) {
 #pragma unroll 1
   for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
+    float part[P];  // of a channel: long sums are rounded less often
+#pragma unroll
+    for (int i = 0; i < P; ++i) part[i] = 0;
 #pragma unroll 1
     for (int32_t j = 0; j < rows.count; ++j) {
       const int32_t row = rows.position - j * p.h.input_step;
@@ -195,12 +198,14 @@ CONVT_HOST_DEVICE void add_rows(const AnyParams& p, const Scalar* x, const Scala
         load<1>(weight, &factor);
 #pragma unroll
         for (int i = 0; i < P; ++i) {
-          if (exists(i)) sums[i] += value[i] * factor;
+          if (exists(i)) part[i] += value[i] * factor;
         }
         from -= p.v.input_step * p.x_column_stride;
         weight += p.v.tap_step * p.w_column_stride;
       }
     }
+#pragma unroll
+    for (int i = 0; i < P; ++i) sums[i] += part[i];
     x += p.x_channel_stride;
     w += p.w_input_stride;
   }
@@ -220,6 +225,7 @@ CONVT_HOST_DEVICE void add_taps(const AnyParams& p, const Scalar* x, const Scala
 #pragma unroll 1
   for (int32_t ci = 0; ci < p.in_per_group; ++ci) {
     const Scalar *from = x, *weight = w;
+    float part = 0;
     int32_t column = 0;
 #pragma unroll 1
     for (int32_t left = rows.count * columns.count; left > 0; left -= together) {
@@ -233,9 +239,10 @@ CONVT_HOST_DEVICE void add_taps(const AnyParams& p, const Scalar* x, const Scala
       }
 #pragma unroll
       for (int i = 0; i < together; ++i) {
-        if (i < left) sum += values[i] * weights[i];
+        if (i < left) part += values[i] * weights[i];
       }
     }
+    sum += part;
     x += p.x_channel_stride;
     w += p.w_input_stride;
   }
