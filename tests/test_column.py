@@ -35,11 +35,16 @@ PWC = Problem(1, 597, 2, (56, 128), (4, 4), (2, 2), (1, 1))
 WAVELET = Problem(8, 12, 3, (129, 129), (4, 4), (2, 2), (2, 2), (0, 0), 3)
 DCUNET = Problem(1, 90, 1, (513, 161), (7, 1), (1, 1), (3, 0))
 VOCODER = Problem(4, 32, 1, (1, 1000), (1, 8), (1, 4), (0, 2))
+# Few positions: the output channels are divided among blocks.
+INNERMOST = Problem(1, 512, 512, (1, 1), (4, 4), (2, 2), (1, 1))
+DECODER = Problem(2, 254, 90, (3, 5), (3, 3), (2, 2), (1, 1), (1, 1), 2)
+REAL = [PIX2PIX, FSRCNN, DCGAN, PWC, WAVELET, DCUNET, VOCODER, INNERMOST, DECODER]
 
 
 def problem(rng, most_columns=256):
-    """A random problem of few output channels."""
+    """A random problem of few output channels, or now and then of few positions."""
     while True:
+        few_positions = rng.random() < 0.25
         groups = rng.choice((1, 1, 1, 2, 3))
         stride, dilation = ((rng.randint(1, 4), rng.randint(1, 4)) for _ in range(2))
         if rng.random() < 0.6:
@@ -47,8 +52,10 @@ def problem(rng, most_columns=256):
         p = Problem(
             batch=rng.randint(1, 3),
             in_channels=groups * rng.choice((rng.randint(1, 24), rng.randint(1, 150))),
-            out_channels=groups * rng.randint(1, 5),
-            size=(rng.choice((1, rng.randint(1, 40))), rng.choice((rng.randint(1, 90), 4 * rng.randint(1, 24)))),
+            out_channels=groups * (rng.randint(1, 5) * rng.randint(10, 60) if few_positions else rng.randint(1, 5)),
+            size=(rng.randint(1, 3), rng.randint(1, 4))
+            if few_positions
+            else (rng.choice((1, rng.randint(1, 40))), rng.choice((rng.randint(1, 90), 4 * rng.randint(1, 24)))),
             kernel=(rng.randint(1, 5), rng.choice((rng.randint(1, 5), rng.randint(1, 12)))),
             stride=stride,
             padding=(rng.randint(0, 6), rng.randint(0, 6)),
@@ -57,7 +64,7 @@ def problem(rng, most_columns=256):
             dilation=dilation,
         )
         columns = p.out_channels // groups * p.kernel[0] * p.kernel[1]
-        if min(p.y_shape) > 0 and columns <= most_columns:
+        if min(p.y_shape) > 0 and (columns <= most_columns or few_positions):
             return p
 
 
@@ -79,9 +86,16 @@ def test_random_problems_in_the_emulator(tmp_path):
 
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("p", [PIX2PIX, FSRCNN, DCGAN, PWC, WAVELET, DCUNET, VOCODER])
+@pytest.mark.parametrize("p", REAL)
 def test_real_layers_fit(p, dtype, layout):
     assert any(c.fits for c in candidates(p, dtype, FORMATS[layout]).values())
+
+
+def test_few_positions_fill_the_gpu():
+    """Blocks divide the output channels, each of a whole number of them, where all of them do not fit one."""
+    for c in candidates(INNERMOST).values():
+        assert not c.fits or c.plan.grid >= 32, c
+    assert any(c.fits and c.plan.grid > 0.9 * 132 for c in candidates(INNERMOST).values())
 
 
 def test_one_small_image_fills_the_gpu():
@@ -95,7 +109,10 @@ def test_one_small_image_fills_the_gpu():
 
 def test_refusals_say_why():
     refused = {
-        "takes at most 256 taps times output channels of a group": Problem(1, 4, 5, (8, 8), (8, 8), (2, 2)),
+        "takes at most 256 taps": Problem(1, 4, 1, (8, 8), (8, 33), (2, 2)),
+        "takes more than 256 taps times output channels of a group only where most of the memory is weights": Problem(
+            1, 4, 5, (8, 8), (8, 8), (2, 2)
+        ),
         "has no tile of 96 input pixels for a kernel that reaches this far": Problem(
             1, 4, 1, (200, 200), (15, 15), (1, 1), (0, 0), (0, 0), 1, (2, 2)
         ),
@@ -145,7 +162,7 @@ def test_random_problems(configuration, precision, layout):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("p", [PIX2PIX, FSRCNN, DCGAN, PWC, WAVELET, DCUNET, VOCODER])
+@pytest.mark.parametrize("p", REAL)
 @pytest.mark.parametrize("precision", ("ieee", "float16"))
 @pytest.mark.parametrize("layout", FORMATS)
 def test_real_layers(p, precision, layout):

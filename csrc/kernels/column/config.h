@@ -1,7 +1,7 @@
-// Configurations of the column family: few output channels a group. A block multiplies the input pixels of its tile
-// with all taps of all output channels by tensor cores (a matrix product over the input channels), keeps the products
-// in shared memory as [output channel and tap][pixel], and each thread sums those of its outputs: no phase is computed
-// apart, no atomics, and a pixel outside the image is never added.
+// Configurations of the column family: few output channels a group, or few positions. A block multiplies the input
+// pixels of its tile with all taps of all output channels by tensor cores (a matrix product over the input channels),
+// keeps the products in shared memory as [output channel and tap][pixel], and each thread sums those of its outputs: no
+// phase is computed apart, no atomics, and a pixel outside the image is never added.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 constexpr int32_t resident_warps(int32_t tiles) { return tiles > 2 ? 12 : 16; }
 static_assert(std::ranges::all_of(configs, [](const Config& c) { return c.warps <= resident_warps(c.tiles); }));
 
-inline constexpr int32_t most_columns = 256;   // taps times output channels of a group
+inline constexpr int32_t most_columns = 256;   // taps times output channels of a block
 inline constexpr int32_t block_pixels = 32;    // of a warp's accumulators
 inline constexpr int32_t group_pixels = 4;     // neighbours in a row, which a lane holds
 inline constexpr int32_t chunk_channels = 16;  // input channels of a step

@@ -153,10 +153,11 @@ CONVT_DEVICE Extent extent_of(const Axis<int32_t>& a, const Placement& at, int32
 }
 
 struct alignas(16) Tile {
-  int64_t image, group;
+  int64_t image, channel;  // the first output channel
   Extent rows, columns;
   int32_t row_groups;  // of pixels
   float inverse;       // of row_groups
+  int32_t group, channel_of_group;
 };
 static_assert(sizeof(Tile) == tile_bytes && 19 * tile_bytes <= work_offset);
 
@@ -174,7 +175,10 @@ CONVT_DEVICE Tile tile_of(const Params& p, uint32_t block) {
   uint32_t group = p.tiles_h.divide(row);
   tile.rows = extent_of(p.h, p.place_h, static_cast<int32_t>(row), 1);
   tile.image = p.group_count.divide(group);
-  tile.group = group;
+  tile.channel = int64_t{group} * p.out_channels;
+  uint32_t channel_block = group;
+  tile.group = static_cast<int32_t>(p.channel_blocks.divide(channel_block));
+  tile.channel_of_group = static_cast<int32_t>(channel_block) * p.out_channels;
   tile.row_groups = (tile.columns.ins + group_pixels - 1) / group_pixels;
   tile.inverse = 1.0f / static_cast<float>(tile.row_groups);
   return tile;
@@ -184,8 +188,9 @@ CONVT_DEVICE Tile tile_of(const Params& p, uint32_t block) {
 // that do not exist are zero. A thread has one column at a time, so that its place in the tensor is found once; it
 // calls `with` for every four channels of it, with those that exist.
 template <class Scalar, int Unroll, class With>
-CONVT_DEVICE void for_weights(const Params& p, int64_t group, int32_t first_chunk, const With& with) {
-  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride;
+CONVT_DEVICE void for_weights(const Params& p, const Tile& tile, int32_t first_chunk, const With& with) {
+  const Scalar* w = static_cast<const Scalar*>(p.w) + int64_t{tile.group} * p.channels * p.w_in_stride +
+                    tile.channel_of_group * p.w_out_stride;
   const int32_t quads = 4 * smaller(p.stage_chunks, p.chunks - first_chunk);
   const int32_t pitch = weight_pitch(p.padded_columns, sizeof(Scalar));
   uint32_t first_column = threadIdx.x;
@@ -212,10 +217,10 @@ CONVT_DEVICE void for_weights(const Params& p, int64_t group, int32_t first_chun
 
 // The copies of float32 weights are on their way until round_weights(); of 16-bit types they are done.
 template <class Scalar, int Unroll>
-CONVT_DEVICE void load_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+CONVT_DEVICE void load_weights(const Params& p, const Tile& tile, int32_t first_chunk, unsigned char* shared) {
   if constexpr (sizeof(Scalar) == 4) {
     const device::SharedAddress to = device::shared_address(shared + p.weight_offset);
-    for_weights<Scalar, 1>(p, group, first_chunk, [&](const Scalar* from, int32_t left, int32_t at) {
+    for_weights<Scalar, 1>(p, tile, first_chunk, [&](const Scalar* from, int32_t left, int32_t at) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         device::cp_async<4>(to + static_cast<uint32_t>(16 * at + 4 * i), i < left ? from : p.w, i < left ? 4 : 0);
@@ -224,7 +229,7 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t group, int32_t first_chu
     });
     device::cp_async_commit();
   } else {
-    for_weights<Scalar, Unroll>(p, group, first_chunk, [&](const Scalar* from, int32_t left, int32_t at) {
+    for_weights<Scalar, Unroll>(p, tile, first_chunk, [&](const Scalar* from, int32_t left, int32_t at) {
       uint32_t v[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < 4; ++i, from += p.w_in_stride) {
@@ -237,9 +242,9 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t group, int32_t first_chu
 
 // Each thread rounds what it has copied itself.
 template <class Scalar, bool Strict>
-CONVT_DEVICE void round_weights(const Params& p, int64_t group, int32_t first_chunk, unsigned char* shared) {
+CONVT_DEVICE void round_weights(const Params& p, const Tile& tile, int32_t first_chunk, unsigned char* shared) {
   if constexpr (sizeof(Scalar) == 4) {
-    for_weights<Scalar, 1>(p, group, first_chunk, [&](const Scalar*, int32_t, int32_t at) {
+    for_weights<Scalar, 1>(p, tile, first_chunk, [&](const Scalar*, int32_t, int32_t at) {
       uint4& word = reinterpret_cast<uint4*>(shared + p.weight_offset)[at];
       const uint4 v = word;
       if constexpr (Strict) {
@@ -269,17 +274,16 @@ CONVT_DEVICE void multiply(const Fragments<Scalar, Strict>& a, const unsigned ch
         const uint32_t c[2][2] = {{u.x, u.y}, {u.z, u.w}};
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
-          // The tensor core truncates its sums: long ones are taken in float32.
-          float part[4] = {0, 0, 0, 0};
+          // The tensor core truncates its sums: what is longer than a product is taken in float32.
 #pragma unroll
           for (int step = 0; step < 2; ++step) {
+            float part[4] = {0, 0, 0, 0};
             device::mma_m16n8k8_tf32(part, a.low[pair][step], b[step]);
             device::mma_m16n8k8_tf32(part, a.high[pair][step], c[step]);
+            device::mma_m16n8k8_tf32(part, a.high[pair][step], b[step]);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) sums[tile][pair][i] += part[i];
           }
-#pragma unroll
-          for (int step = 0; step < 2; ++step) device::mma_m16n8k8_tf32(part, a.high[pair][step], b[step]);
-#pragma unroll
-          for (int i = 0; i < 4; ++i) sums[tile][pair][i] += part[i];
         }
       } else {
 #pragma unroll
@@ -341,7 +345,7 @@ CONVT_DEVICE Pixels<Scalar> pixels_of(const Params& p, const Tile& tile, int32_t
   if (index < tile.rows.ins * tile.row_groups) {
     const auto row = static_cast<int32_t>((static_cast<float>(index) + 0.5f) * tile.inverse);
     const int32_t column = tile.columns.in + (index - row * tile.row_groups) * group_pixels;
-    at.first += tile.image * p.x_batch_stride + (tile.group * p.channels + 4 * t) * p.x_channel_stride +
+    at.first += tile.image * p.x_batch_stride + (int64_t{tile.group} * p.channels + 4 * t) * p.x_channel_stride +
                 (tile.rows.in + row) * p.x_row_stride + column * p.x_column_stride;
     at.count = smaller(group_pixels, p.w_axis.in - column);
   }
@@ -393,7 +397,7 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
     const Entry of_column = table[rows.outs + column];
     for (int32_t block_co = first_co; block_co < first_co + co_count; block_co += 4) {
       const int32_t count = smaller(4, first_co + co_count - block_co);
-      const int64_t co = tile.group * p.out_channels + block_co;
+      const int64_t co = tile.channel + block_co;
       float bias[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
@@ -514,14 +518,14 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
             copy_chunk<Scalar, ChannelsLast>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
           }
           device::cp_async_commit();
-          if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile.group, 0, shared);
+          if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile, 0, shared);
         }
       } else {
 #pragma unroll
         for (int i = 0; i < depth; ++i, chunk += splits) {
           if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
         }
-        if (stages) load_weights<Scalar, 4>(p, tile.group, 0, shared);
+        if (stages) load_weights<Scalar, 4>(p, tile, 0, shared);
       }
     }
     if (turn > 0 && pass == 0) gather<Scalar>(p, tile_at(turn - 1), table_at(turn - 1), products);
@@ -541,7 +545,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
     for (int32_t first_chunk = 0; first_chunk < p.chunks; first_chunk += p.stage_chunks) {
       if (first_chunk > 0) {
         __syncthreads();
-        load_weights<Scalar, 4>(p, tile.group, first_chunk, shared);
+        load_weights<Scalar, 4>(p, tile, first_chunk, shared);
       }
       if (stages) {
         if (Vectors && first_chunk == 0) {
@@ -549,7 +553,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
         } else {
           device::cp_async_wait<0>();
         }
-        round_weights<Scalar, Strict>(p, tile.group, first_chunk, shared);
+        round_weights<Scalar, Strict>(p, tile, first_chunk, shared);
       }
       __syncthreads();
       if (idle) continue;

@@ -35,7 +35,7 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   const Config& config = configs[plan.configuration];
   const bool channels_last = is_channels_last(problem);
   const Tiling tiling = choose_tiling(problem, config.pixel_blocks, channels_last);
-  const int64_t bytes = resources(problem, config, tiling).shared_bytes(plan.cut[0]);
+  const int64_t bytes = resources(problem, config, tiling, plan.cut[1]).shared_bytes(plan.cut[0]);
   const Params params = make_params(plan, problem, operands);
   const auto with_layout = [&]<bool ChannelsLast, int Tiles>() {
     return params.vectors ? launch_kernel<Scalar, Strict, ChannelsLast, true, Tiles>(plan, params, bytes, stream)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <type_traits>
+#include <vector>
 
 #include "../../plan/plan.h"
 #include "../divisor.h"
@@ -21,15 +22,16 @@ struct Placement {
 struct Params : StridedParams {
   int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
   Placement place_h, place_w;
-  Divisor tiles_w, tiles_h, group_count, taps, kernel_w, stride_h, stride_w;
-  Divisor stage_width;            // columns of weights that the threads have at a time, and
-  int32_t stage_quads;            // fours of channels
-  Divisor pitch_groups;           // of 4 pixels, in a column in shared memory
-  Divisor column_blocks, splits;  // of the accumulators of a warp; of the channels, over warps
-  int32_t tiles, passes;          // of all images and groups; of a tile
-  int32_t chunks, stage_chunks;   // of 16 input channels
-  int32_t table_bytes;            // of one tile
-  int32_t pitch;                  // of a column in shared memory
+  Divisor tiles_w, tiles_h, taps, kernel_w, stride_h, stride_w;
+  Divisor group_count, channel_blocks;  // of all images; of a group's output channels
+  Divisor stage_width;                  // columns of weights that the threads have at a time, and
+  int32_t stage_quads;                  // fours of channels
+  Divisor pitch_groups;                 // of 4 pixels, in a column in shared memory
+  Divisor column_blocks, splits;        // of the accumulators of a warp; of the channels, over warps
+  int32_t tiles, passes;                // of all images and blocks of channels; of a tile
+  int32_t chunks, stage_chunks;         // of 16 input channels
+  int32_t table_bytes;                  // of one tile
+  int32_t pitch;                        // of a column in shared memory
   int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
   int32_t ring_offset, ring;                                // inputs on their way; of how many steps
   int32_t align;                                            // of a tile's first input column
@@ -40,7 +42,24 @@ struct Params : StridedParams {
 
 static_assert(std::is_trivially_copyable_v<Params>);
 
-// Shared memory and the division of work, known without the operands.
+// The output channels of a group that a block computes: all of them, or as many as divide them. A block of a part of
+// them reads all of its tile's inputs again, so there are parts only where the weights are most of the memory.
+inline std::vector<int64_t> channel_choices(const Problem& p) {
+  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
+  if (channels * taps <= most_columns) return {channels};
+  const int64_t inputs = p.batch * p.in_channels * p.in_h * p.in_w,
+                outputs = p.batch * p.out_channels * p.out_h * p.out_w;
+  std::vector<int64_t> choices;
+  if (p.in_channels * channels * taps < inputs + outputs) return choices;
+  // Of weights whose output channels are innermost, whole sectors of memory.
+  const int64_t fewest = taps > 1 && p.w_strides[1] == 1 ? 32 / element_size(p.dtype) : 1;
+  for (int64_t c = fewest; c < channels && c * taps <= most_columns; ++c) {
+    if (channels % c == 0) choices.push_back(c);
+  }
+  return choices;
+}
+
+// Shared memory and the division of work of blocks of `out_channels`, known without the operands.
 struct Resources {
   int32_t column_blocks, padded_columns, splits, passes, chunks, stage_chunks, pitch;
   int64_t low_weight_bytes, weight_bytes, table_bytes, column_bytes, step_bytes;
@@ -56,10 +75,10 @@ constexpr int32_t weight_pitch(int32_t padded_columns, int64_t element_bytes) {
   return padded_columns + (element_bytes == 4 ? 2 : 4);
 }
 
-inline Resources resources(const Problem& p, const Config& c, const Tiling& t) {
+inline Resources resources(const Problem& p, const Config& c, const Tiling& t, int64_t out_channels) {
   Resources r{};
   const int64_t size = element_size(p.dtype);
-  const auto columns = static_cast<int32_t>(p.out_channels_per_group() * p.kernel_h * p.kernel_w);
+  const auto columns = static_cast<int32_t>(out_channels * p.kernel_h * p.kernel_w);
   const auto blocks = static_cast<int32_t>(t.pixel_blocks());
   r.column_blocks = ceil_div<int32_t>(columns, 8 * c.tiles);
   r.padded_columns = r.column_blocks * 8 * c.tiles;
@@ -94,10 +113,12 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const Config& c = configs[plan.configuration];
   const bool channels_last = is_channels_last(p);
   const Tiling t = choose_tiling(p, c.pixel_blocks, channels_last);
-  const Resources r = resources(p, c, t);
+  const int64_t out_channels = plan.cut[1], channel_blocks = p.out_channels_per_group() / out_channels;
+  const Resources r = resources(p, c, t, out_channels);
   Params q{};
   set_strided(q, p, o);
-  q.columns = static_cast<int32_t>(p.out_channels_per_group() * p.kernel_h * p.kernel_w);
+  q.out_channels = static_cast<int32_t>(out_channels);
+  q.columns = static_cast<int32_t>(out_channels * p.kernel_h * p.kernel_w);
   q.padded_columns = r.padded_columns;
   const auto placement = [](const TileAxis& a, int64_t stride, int64_t in, int64_t last_u) {
     return Placement{static_cast<int32_t>(a.first_u), static_cast<int32_t>(a.q * stride),
@@ -106,14 +127,15 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   };
   q.place_h = placement(t.h, p.stride_h, p.in_h, p.out_h + p.padding_h - 1);
   q.place_w = placement(t.w, p.stride_w, p.in_w, p.out_w + p.padding_w - 1);
-  q.tiles_w = Divisor(t.w.count), q.tiles_h = Divisor(t.h.count), q.group_count = Divisor(p.groups);
+  q.tiles_w = Divisor(t.w.count), q.tiles_h = Divisor(t.h.count);
+  q.group_count = Divisor(p.groups * channel_blocks), q.channel_blocks = Divisor(channel_blocks);
   q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.taps = Divisor(p.kernel_h * p.kernel_w), q.kernel_w = Divisor(p.kernel_w);
   q.stage_width = Divisor(std::min(r.padded_columns, 32 * c.warps));
   q.stage_quads = 32 * c.warps / static_cast<int32_t>(q.stage_width.divisor);
   q.column_blocks = Divisor(r.column_blocks), q.splits = Divisor(r.splits);
-  q.tiles = static_cast<int32_t>(t.h.count * t.w.count * p.batch * p.groups);
-  q.keeps_weights = p.groups == 1 && r.stage_chunks >= r.chunks;
+  q.tiles = static_cast<int32_t>(t.h.count * t.w.count * p.batch * p.groups * channel_blocks);
+  q.keeps_weights = p.groups * channel_blocks == 1 && r.stage_chunks >= r.chunks;
   q.passes = r.passes, q.chunks = r.chunks, q.stage_chunks = r.stage_chunks, q.pitch = r.pitch;
   q.pitch_groups = Divisor(r.pitch / group_pixels);
   q.table_bytes = static_cast<int32_t>(r.table_bytes);

@@ -1,4 +1,4 @@
-// Few output channels a group. See csrc/kernels/column.
+// Few output channels a group, or few positions. See csrc/kernels/column.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,9 +18,8 @@ std::string column_refusal(const Problem& p) {
   if (p.in_channels == 0) return "takes at least one input channel";
   constexpr int64_t limit = int64_t{1} << 30;
   if (p.kernel_h > column::most_columns || p.kernel_w > column::most_columns ||
-      p.out_channels_per_group() > column::most_columns ||
-      p.out_channels_per_group() * p.kernel_h * p.kernel_w > column::most_columns) {
-    return "takes at most " + std::to_string(column::most_columns) + " taps times output channels of a group";
+      p.kernel_h * p.kernel_w > column::most_columns) {
+    return "takes at most " + std::to_string(column::most_columns) + " taps";
   }
   if (p.in_channels >= limit) return "takes less than 2^30 input channels";
   for (const Axis<int64_t>& a : {p.axis_h(), p.axis_w()}) {
@@ -38,9 +37,9 @@ std::string column_refusal(const Problem& p) {
 // What the warps of a block issue for the outputs of a tile, from their products in shared memory. A thread takes two
 // rows of up to four output channels at a time, or four rows of one channel: as many if the tile has fewer rows, as
 // where an image is one row, or a pixel's channels are the lanes of a warp.
-double gather_instructions(const Problem& p, const column::Config& config, const column::Tiling& t, int32_t pitch,
-                           double taps) {
-  const int64_t channels = p.out_channels_per_group(), kernel = p.kernel_h * p.kernel_w;
+double gather_instructions(const Problem& p, const column::Config& config, const column::Tiling& t, int64_t channels,
+                           int32_t pitch, double taps) {
+  const int64_t kernel = p.kernel_h * p.kernel_w;
   const bool channels_of_row = channels > 1 && p.y_strides[1] == 1 && p.y_strides[3] != 1;
   const int64_t threads = 32 * config.warps, rows = t.h.q * p.stride_h;
   const int64_t elements = t.w.q * p.stride_w * (channels_of_row ? channels : 1);
@@ -64,11 +63,87 @@ double gather_instructions(const Problem& p, const column::Config& config, const
          static_cast<double>(alone) * times(4) * (99 + 4 * 28 + taps * (14.5 + 4 * 0.9 * conflicts));
 }
 
+// A configuration whose blocks compute `out_channels` each: its plan and time, or why not.
+Candidate column_candidate(const Problem& p, const DeviceInfo& device, int32_t row, const column::Tiling& tiling,
+                           int64_t out_channels) {
+  const column::Config& config = column::configs[row];
+  const auto refused = [&](const std::string& reason) { return refuse(Algorithm::column, config.name, reason); };
+  const bool channels_last = column::is_channels_last(p);
+  const column::Resources r = column::resources(p, config, tiling, out_channels);
+  if (r.shared_bytes(column::ring_steps[1]) > device.shared_memory_per_block) {
+    return refused("needs " + std::to_string(r.shared_bytes(column::ring_steps[1])) +
+                   " bytes of shared memory a block");
+  }
+  const int64_t groups = checked_mul(p.groups, p.out_channels_per_group() / out_channels);
+  const int64_t blocks = checked_mul(checked_mul(tiling.h.count, tiling.w.count), checked_mul(p.batch, groups));
+  if (blocks > std::numeric_limits<int32_t>::max() / 2) {
+    return refused("needs " + std::to_string(blocks) + " tiles, more than are numbered in 32 bits");
+  }
+  const auto resident_with = [&](int32_t ring) {
+    return std::min<int64_t>(column::resident_warps(config.tiles) / config.warps,
+                             (device.shared_memory_per_block + 1024) / (r.shared_bytes(ring) + 1024));
+  };
+  const bool deep = resident_with(column::ring_steps[0]) == resident_with(column::ring_steps[1]);
+  const int32_t ring = column::ring_steps[deep ? 0 : 1];
+  const int64_t resident = resident_with(ring);
+  Candidate c = fitting(Algorithm::column, config.name, row);
+  // A block takes tile after tile, and loads the next one's inputs while it sums up the last one's products.
+  c.plan.grid = std::min(blocks, device.multiprocessors * resident);
+  c.plan.block = 32 * config.warps;
+  c.plan.cut = {ring, static_cast<int32_t>(out_channels)};
+  c.plan.shared_bytes = r.shared_bytes(ring);
+  // Measured: instructions of a warp, of which a multiprocessor issues 4 a cycle, at 1.7 GHz; and the times that a
+  // block waits, which other blocks of its multiprocessor do not shorten.
+  const bool half = p.dtype != DataType::float32;
+  const bool strict = !half && p.precision == Precision::ieee;
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const bool vectors = (channels_last ? p.in_channels_per_group() : p.in_w) % column::group_pixels == 0;
+  // Elements that are loaded one by one come from L1 four times. It has what shared memory leaves of 256 KB, and that
+  // is cut in few sizes: 28 KB above 196 KB, else 60 KB or more.
+  const int64_t shared_of_all = resident * (r.shared_bytes(ring) + 1024);
+  const bool little_l1 = shared_of_all > 196 * (device.shared_memory_per_block + 1024) / 228;
+  const double one_by_one = (half ? 132 : (strict ? 267 : 175) * (little_l1 ? 1.65 : 1));
+  const double of_chunk = (half || strict ? 90 : 110) +
+                          config.tiles * (half     ? 26
+                                          : strict ? 97
+                                                   : 36) +
+                          (vectors ? 0 : one_by_one);
+  const double chunks = number(tiling.pixel_blocks() * r.column_blocks * r.chunks);
+  const double taps = number(p.kernel_h * p.kernel_w) / number(p.stride_h * p.stride_w);
+  const double issue = 1 / (4 * 1.7e9), rate = device.bandwidth;
+  const double product =
+      (chunks * of_chunk + gather_instructions(p, config, tiling, out_channels, r.pitch, taps)) * issue;
+  const double weights = number(r.chunks * column::chunk_channels * r.padded_columns) / 32 * 15 * issue;
+  const double rounds = r.passes * std::ceil(number(r.chunks) / r.splits);
+  const bool keeps = groups == 1 && r.stage_chunks >= r.chunks;
+  const double together = std::ceil(number(c.plan.grid) / device.multiprocessors);
+  // Parts of the channels are added up in turn.
+  const double of_tile = 1.9e-6 + 0.4e-6 * rounds + (r.splits > 1 ? 0.9e-6 : 0) + together * product +
+                         (keeps ? 0 : r.passes * (together * weights + 0.15e-6));
+  const double tiles = std::ceil(number(blocks) / number(c.plan.grid));
+  // The second level of cache gives a little more than memory.
+  const double loaded = number(blocks * tiling.pixel_blocks() * column::block_pixels * r.chunks) *
+                        column::chunk_channels * number(element_size(p.dtype));
+  c.estimated_seconds = launch_seconds + std::max({number(p.compulsory_bytes()) / rate / 0.9, loaded / rate / 1.3,
+                                                   2.9e-6 + weights + tiles * of_tile});
+  // Measured: blocks of a part of the channels wait for more stages of weights than the model says. Neighbouring
+  // threads have neighbouring taps: a load of weights whose output channels are innermost takes a sector for each of
+  // them.
+  if (out_channels < p.out_channels_per_group()) {
+    c.estimated_seconds *= half ? 1.25 : strict ? 1.12 : 1;
+    if (p.w_strides[1] == 1) {
+      const double sectors = number(p.w_elements()) / 32 * number(std::min<int64_t>(32, p.kernel_h * p.kernel_w));
+      c.estimated_seconds += 4 * sectors / (1.7e9 * number(device.multiprocessors));
+    }
+  }
+  return c;
+}
+
 }  // namespace
 
 void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string refusal = column_refusal(p);
-  const bool channels_last = column::is_channels_last(p);
+  const std::vector<int64_t> choices = refusal.empty() ? column::channel_choices(p) : std::vector<int64_t>{};
   for (int32_t row = 0; row < column::config_count; ++row) {
     const column::Config& config = column::configs[row];
     const auto refused = [&](const std::string& reason) {
@@ -78,73 +153,29 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
       refused(refusal);
       continue;
     }
+    if (choices.empty()) {
+      refused("takes more than " + std::to_string(column::most_columns) +
+              " taps times output channels of a group only where most of the memory is weights");
+      continue;
+    }
     if (device.compute_capability < 80) {
       refused("needs the tensor cores of sm_80");
       continue;
     }
-    const column::Tiling tiling = column::choose_tiling(p, config.pixel_blocks, channels_last);
+    const column::Tiling tiling = column::choose_tiling(p, config.pixel_blocks, column::is_channels_last(p));
     if (!tiling.fits) {
       refused("has no tile of " + std::to_string(config.pixel_blocks * column::block_pixels) +
               " input pixels for a kernel that reaches this far");
       continue;
     }
-    const column::Resources r = column::resources(p, config, tiling);
-    if (r.shared_bytes(column::ring_steps[1]) > device.shared_memory_per_block) {
-      refused("needs " + std::to_string(r.shared_bytes(column::ring_steps[1])) + " bytes of shared memory a block");
-      continue;
+    Candidate best;
+    for (int64_t out_channels : choices) {
+      Candidate c = column_candidate(p, device, row, tiling, out_channels);
+      if (best.configuration.empty() || (c.fits() && (!best.fits() || c.estimated_seconds < best.estimated_seconds))) {
+        best = std::move(c);
+      }
     }
-    const int64_t blocks = checked_mul(checked_mul(tiling.h.count, tiling.w.count), checked_mul(p.batch, p.groups));
-    if (blocks > std::numeric_limits<int32_t>::max() / 2) {
-      refused("needs " + std::to_string(blocks) + " tiles, more than are numbered in 32 bits");
-      continue;
-    }
-    const auto resident_with = [&](int32_t ring) {
-      return std::min<int64_t>(column::resident_warps(config.tiles) / config.warps,
-                               (device.shared_memory_per_block + 1024) / (r.shared_bytes(ring) + 1024));
-    };
-    const bool deep = resident_with(column::ring_steps[0]) == resident_with(column::ring_steps[1]);
-    const int32_t ring = column::ring_steps[deep ? 0 : 1];
-    const int64_t resident = resident_with(ring);
-    Candidate c = fitting(Algorithm::column, config.name, row);
-    // A block takes tile after tile, and loads the next one's inputs while it sums up the last one's products.
-    c.plan.grid = std::min(blocks, device.multiprocessors * resident);
-    c.plan.block = 32 * config.warps;
-    c.plan.cut[0] = ring;
-    c.plan.shared_bytes = r.shared_bytes(ring);
-    // Measured: instructions of a warp, of which a multiprocessor issues 4 a cycle, at 1.7 GHz; and the times that a
-    // block waits, which other blocks of its multiprocessor do not shorten.
-    const bool half = p.dtype != DataType::float32;
-    const bool strict = !half && p.precision == Precision::ieee;
-    const auto number = [](auto n) { return static_cast<double>(n); };
-    const bool vectors = (channels_last ? p.in_channels_per_group() : p.in_w) % column::group_pixels == 0;
-    // Elements that are loaded one by one come from L1 four times. It has what shared memory leaves of 256 KB, and that
-    // is cut in few sizes: 28 KB above 196 KB, else 60 KB or more.
-    const int64_t shared_of_all = resident * (r.shared_bytes(ring) + 1024);
-    const bool little_l1 = shared_of_all > 196 * (device.shared_memory_per_block + 1024) / 228;
-    const double one_by_one = (half ? 132 : (strict ? 267 : 175) * (little_l1 ? 1.65 : 1));
-    const double of_chunk = (half || strict ? 90 : 110) +
-                            config.tiles * (half     ? 26
-                                            : strict ? 97
-                                                     : 36) +
-                            (vectors ? 0 : one_by_one);
-    const double chunks = number(tiling.pixel_blocks() * r.column_blocks * r.chunks);
-    const double taps = number(p.kernel_h * p.kernel_w) / number(p.stride_h * p.stride_w);
-    const double issue = 1 / (4 * 1.7e9), rate = device.bandwidth;
-    const double product = (chunks * of_chunk + gather_instructions(p, config, tiling, r.pitch, taps)) * issue;
-    const double weights = number(r.chunks * column::chunk_channels * r.padded_columns) / 32 * 15 * issue;
-    const double rounds = r.passes * std::ceil(number(r.chunks) / r.splits);
-    const bool keeps = p.groups == 1 && r.stage_chunks >= r.chunks;
-    const double together = std::ceil(number(c.plan.grid) / device.multiprocessors);
-    // Parts of the channels are added up in turn.
-    const double of_tile = 1.9e-6 + 0.4e-6 * rounds + (r.splits > 1 ? 0.9e-6 : 0) + together * product +
-                           (keeps ? 0 : r.passes * (together * weights + 0.15e-6));
-    const double tiles = std::ceil(number(blocks) / number(c.plan.grid));
-    // The second level of cache gives a little more than memory.
-    const double loaded = number(blocks * tiling.pixel_blocks() * column::block_pixels * r.chunks) *
-                          column::chunk_channels * number(element_size(p.dtype));
-    c.estimated_seconds = launch_seconds + std::max({number(p.compulsory_bytes()) / rate / 0.9, loaded / rate / 1.3,
-                                                     2.9e-6 + weights + tiles * of_tile});
-    out.push_back(c);
+    out.push_back(std::move(best));
   }
 }
 
