@@ -15,6 +15,7 @@
 #include "../kernels/column/launch.h"
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
+#include "../kernels/few_positions/launch.h"
 #include "../kernels/grouped/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
@@ -159,6 +160,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::grouped:
       C10_CUDA_CHECK(grouped::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::few_positions:
+      C10_CUDA_CHECK(few_positions::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

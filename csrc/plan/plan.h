@@ -20,6 +20,7 @@ enum class Algorithm : int32_t {
   column,              // csrc/kernels/column
   large_stride,        // csrc/kernels/large_stride
   grouped,             // csrc/kernels/grouped
+  few_positions,       // csrc/kernels/few_positions
   aten,                // ATen's convolution; gradients only, until their fast kernels exist
 };
 

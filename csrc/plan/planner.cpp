@@ -5,6 +5,7 @@
 #include "../kernels/column/config.h"
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
+#include "../kernels/few_positions/config.h"
 #include "../kernels/grouped/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
@@ -34,6 +35,7 @@ std::vector<std::string> names_of() {
 const Family families[] = {
     {Algorithm::depthwise, "depthwise", names_of<depthwise::configs>, depthwise_candidates},
     {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates},
+    {Algorithm::few_positions, "few_positions", names_of<few_positions::configs>, few_positions_candidates},
     {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,

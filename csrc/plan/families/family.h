@@ -53,6 +53,7 @@ Candidates column_candidates;
 Candidates large_stride_candidates;
 Candidates direct_candidates;
 Candidates grouped_candidates;
+Candidates few_positions_candidates;
 Candidates aten_candidates;
 
 }  // namespace convt
