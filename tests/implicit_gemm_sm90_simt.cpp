@@ -47,6 +47,7 @@ bool run(DataType dtype, Precision precision) {
     Problem p = c.p;
     p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
     p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
+    if (folds(p) && pick(0, 1) == 0) p = folded(p);
     if (in_place && !family::weights_in_place(p, 1)) continue;
     if (boxes && !family::may_bring_rows(p)) continue;
     Plan plan;
@@ -58,6 +59,7 @@ bool run(DataType dtype, Precision precision) {
     } catch (const std::invalid_argument&) {
       continue;
     }
+    p = as_planned(plan, p);
     // The planner splits reductions that leave a GPU idle; here any may be.
     family::Tables tables;
     const family::Config& config = family::configs[plan.configuration];
@@ -152,8 +154,8 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
         (launch.params.store_boxes ? ", stores boxes" : "") + ", variant " +
         std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) +
-        (shape.weights_in_place ? " in place" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
-        std::to_string(t.splits);
+        (shape.weights_in_place ? " in place" : "") + (p.bias_period > 0 ? ", folded" : "") + ", reuse " +
+        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto rounded = [](bool by_engine) -> float (*)(float) {

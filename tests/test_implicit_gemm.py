@@ -248,6 +248,46 @@ def test_rows_of_many_channels_are_not_stacked(precision):
     assert {c.plan.tile.stacked_rows for c in found.values() if c.fits} == {1}
 
 
+# Kernels as wide as the stride, the memory of x and w (and so of y), and whether their columns may be output channels.
+FOLDED = {
+    "2x2 s2": (Problem(2, 40, 20, (9, 24), (2, 2), (2, 2)), "channels_last", True),
+    "4x4 s4, one channel": (Problem(1, 72, 1, (16, 24), (4, 4), (4, 4)), "channels_last", True),
+    "one channel, rows innermost": (Problem(2, 72, 1, (16, 24), (4, 4), (4, 4)), "contiguous", True),
+    "3x5 s1x5": (Problem(2, 24, 7, (8, 12), (3, 5), (1, 5), (1, 0)), "channels_last", True),
+    "dilated rows": (Problem(2, 24, 8, (8, 12), (3, 2), (1, 2), dilation=(2, 1)), "channels_last", True),
+    "more columns than phases": (Problem(1, 64, 12, (3, 4), (1, 24), (1, 24)), "channels_last", True),
+    "rows innermost": (Problem(2, 40, 20, (9, 24), (2, 2), (2, 2)), "contiguous", False),
+    "groups": (Problem(2, 40, 20, (9, 24), (2, 2), (2, 2), groups=2), "channels_last", False),
+    "padding": (Problem(2, 40, 20, (9, 24), (2, 2), (2, 2), (0, 1)), "channels_last", False),
+    "output_padding": (Problem(2, 40, 20, (9, 24), (2, 2), (2, 2), (0, 0), (0, 1)), "channels_last", False),
+    "overlap": (Problem(2, 40, 20, (9, 24), (2, 3), (2, 2)), "channels_last", False),
+    "gaps": (Problem(2, 40, 20, (9, 24), (2, 2), (2, 3)), "channels_last", False),
+}
+
+
+@pytest.mark.parametrize("layer", FOLDED)
+@modes
+def test_which_columns_may_be_channels(layer, precision):
+    p, memory, may = FOLDED[layer]
+    x, w = (lay_out(torch.ones(shape, dtype=dtype_of(precision)), memory) for shape in (p.x_shape, p.w_shape))
+    plan = convt.explain(x, w, device="h200", **p.arguments)
+    tiles = [c.plan.tile for family in FAMILIES for c in candidates(plan, family).values() if c.fits]
+    assert tiles
+    assert all(("columns folded" in str(tile)) == tile.columns_folded for tile in tiles)
+    assert any(tile.columns_folded for tile in tiles) == may
+
+
+def test_columns_beyond_the_largest_stride_are_channels():
+    p = Problem(1, 96, 12, (36, 36), (32, 32), (32, 32))
+    x, w = (torch.ones(shape, dtype=torch.float16) for shape in (p.x_shape, p.w_shape))
+    refused = candidates(convt.explain(x, w, device="h200", **p.arguments), "implicit_gemm_sm90")
+    assert {c.refusal for c in refused.values()} == {"takes kernels of at most 128 taps"}
+    p = Problem(1, 96, 12, (36, 36), (4, 32), (4, 32))
+    x, w = (lay_out(torch.ones(shape, dtype=torch.float16), "channels_last") for shape in (p.x_shape, p.w_shape))
+    taken = candidates(convt.explain(x, w, device="h200", **p.arguments), "implicit_gemm_sm90")
+    assert any(c.fits for c in taken.values())
+
+
 # GPU
 
 
@@ -313,6 +353,16 @@ LAYERS = {
 def test_layers(layer, layout, precision):
     p, dtype = LAYERS[layer], dtype_of(precision)
     x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
+    check_all(p, x, w, precision)
+
+
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("layer", [layer for layer in FOLDED if FOLDED[layer][2]])
+def test_columns_folded_into_channels(layer, precision):
+    p, memory, _ = FOLDED[layer]
+    dtype = dtype_of(precision)
+    x, w = (lay_out(random_tensor(shape, dtype, "cuda"), memory) for shape in (p.x_shape, p.w_shape))
     check_all(p, x, w, precision)
 
 

@@ -40,6 +40,8 @@ struct GemmTile {
   bool rows_in_boxes = false;     // the copy engine brings rows of x, which warps transpose
   bool channels_last = false;     // x is first brought into channels_last, in the workspace
   bool weights_in_place = false;  // they are read where they are, not packed first
+  // Of both:
+  bool columns_folded = false;  // the kernel's columns are output channels: all else is of folded(problem)
 
   bool operator==(const GemmTile&) const = default;
 
@@ -59,6 +61,9 @@ struct Plan {
 
   bool operator==(const Plan&) const = default;
 };
+
+// The problem that a plan of an implicit GEMM is for: the given one, or that with its columns folded into channels.
+inline Problem as_planned(const Plan& plan, const Problem& p) { return plan.tile.columns_folded ? folded(p) : p; }
 
 // One way to compute the problem: either a plan, or the reason why it cannot or should not be used.
 struct Candidate {

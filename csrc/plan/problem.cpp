@@ -23,6 +23,11 @@ std::string join(const std::array<int64_t, 4>& sizes) {
 
 std::string pair(int64_t a, int64_t b) { return "(" + std::to_string(a) + ", " + std::to_string(b) + ")"; }
 
+// Whether no output has inputs of two rows, or columns.
+bool apart(int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+  return kernel == stride && padding == 0 && (dilation == 1 || kernel == 1) && out == checked_mul(in, stride);
+}
+
 }  // namespace
 
 const char* name(Operation op) {
@@ -97,12 +102,29 @@ int64_t Problem::compulsory_bytes() const {
   return checked_mul(elements, element_size(dtype));
 }
 
+bool folds(const Problem& p) {
+  const auto follow = [&](const Strides& s) {
+    return p.out_channels == 1 || (s[1] > 0 && s[3] == checked_mul(p.out_channels, s[1]));
+  };
+  return p.operation == Operation::forward && p.kernel_w > 1 && p.groups == 1 && p.bias_period == 0 &&
+         apart(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w) && follow(p.y_strides) &&
+         follow(p.w_strides);
+}
+
+Problem folded(const Problem& p) {
+  Problem q = p;
+  q.bias_period = p.out_channels;
+  q.out_channels = checked_mul(p.out_channels, p.kernel_w);
+  if (p.out_channels == 1) q.y_strides[1] = p.y_strides[3], q.w_strides[1] = p.w_strides[3];
+  q.y_strides[3] = checked_mul(p.y_strides[3], p.stride_w);
+  q.out_w = p.in_w;
+  q.kernel_w = q.stride_w = 1;
+  return q;
+}
+
 Problem coalesced(const Problem& p) {
   Problem q = p;
   if (p.operation != Operation::forward || p.result_elements() == 0 || p.x_elements() == 0) return q;
-  const auto apart = [](int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
-    return kernel == stride && padding == 0 && (dilation == 1 || kernel == 1) && out == checked_mul(in, stride);
-  };
   constexpr int64_t most_elements = int64_t{1} << 30;
   const auto follow = [](int64_t outer, int64_t size, int64_t inner) {
     return inner > 0 && outer == checked_mul(size, inner);

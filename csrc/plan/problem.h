@@ -62,6 +62,7 @@ struct Problem {
   bool has_bias = false;
   bool x_aligned = true, w_aligned = true;  // they begin at a multiple of 16 bytes; of a forward
   int64_t bias_stride = 0;
+  int64_t bias_period = 0;  // channels after which the bias repeats; 0: each has its own
 
   bool operator==(const Problem&) const = default;
 
@@ -89,6 +90,13 @@ struct Problem {
 // less than 2^30 elements from their first to their last.
 Problem coalesced(const Problem& p);
 inline constexpr int64_t most_coalesced_rows = 1 << 13;
+
+// The same forward problem with a kernel of one column: its columns become output channels, each column's with the same
+// bias, and those of all columns that a pixel reaches are one pixel of y. Where no output column has inputs of two of x
+// (the kernel is as wide as the stride, nothing is cut) and a column's channels follow those of the one before in y and
+// w. Blocks of channels are then full however few a column has, and there is no phase for each of many columns.
+Problem folded(const Problem& p);
+bool folds(const Problem& p);
 
 size_t hash(const Problem&);
 MemoryFormat memory_format(const std::array<int64_t, 4>& sizes, const Strides& strides);

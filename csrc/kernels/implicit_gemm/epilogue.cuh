@@ -131,6 +131,14 @@ CONVT_DEVICE void write_rows(const CommonParams& p, const DeviceSet& set, const 
   }
 }
 
+// Where the bias of a channel is.
+template <typename Scalar>
+CONVT_DEVICE const Scalar* bias_at(const CommonParams& p, int64_t group_channel) {
+  auto channel = static_cast<uint32_t>(group_channel);
+  p.by_bias_period.divide(channel);
+  return static_cast<const Scalar*>(p.bias) + channel * p.bias_stride;
+}
+
 // Computes an output by its definition if what the same warp has written is NaN, as an edge may make it.
 template <Mode mode>
 CONVT_DEVICE void correct_output(const CommonParams& p, int32_t group, int32_t image, int32_t channel, int32_t row,
@@ -142,7 +150,7 @@ CONVT_DEVICE void correct_output(const CommonParams& p, int32_t group, int32_t i
   const float written = to_float(*y);
   if (written == written) return;
   float value = exact_output<mode>(p, group, image, channel, row, column), bias = 0;
-  if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + group_channel * p.bias_stride, &bias);
+  if (p.bias != nullptr) load<1>(bias_at<Scalar>(p, group_channel), &bias);
   value += bias;
   store<1>(y, &value);
 }

@@ -45,6 +45,7 @@ struct CommonParams {
   Divisor by_channels, by_sets, by_splits, by_columns, by_rows, by_images;  // tiles of the grid
   Divisor by_patch_columns, by_patch_rows;
   Divisor by_column_phases;
+  Divisor by_bias_period;  // channels after which the bias repeats
   Axis<int32_t> h, v;
   int8_t row_rank[most_stride], column_rank[most_stride];
   DeviceSet sets[most_sets];
@@ -225,6 +226,7 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.by_columns = Divisor(n.columns), q.by_rows = Divisor(n.rows), q.by_images = Divisor(n.images);
   q.by_patch_columns = Divisor(patch_columns), q.by_patch_rows = Divisor(patch_rows);
   q.by_column_phases = Divisor(tile.column_phases);
+  q.by_bias_period = Divisor(p.bias_period > 0 ? p.bias_period : p.out_channels);
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
   q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
   std::copy(std::begin(t.row_rank), std::end(t.row_rank), q.row_rank);

@@ -29,9 +29,7 @@ CONVT_DEVICE float bias_of_row(const Params& p, const Place& at, int32_t m) {
   const int32_t padded = 16 * p.channel_blocks, channel = at.channel_tile * padded + m % padded;
   float b = 0;
   if (p.bias != nullptr && channel < p.out_channels) {
-    load<1>(static_cast<const Scalar*>(p.bias) +
-                (static_cast<int64_t>(at.group) * p.out_channels + channel) * p.bias_stride,
-            &b);
+    load<1>(bias_at<Scalar>(p, at.group * p.out_channels + channel), &b);
   }
   return b;
 }

@@ -4,7 +4,8 @@
 
 namespace convt::implicit_gemm_sm80 {
 
-cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+cudaError_t launch(const Plan& plan, const Problem& given, const Operands& operands, cudaStream_t stream) {
+  const Problem problem = as_planned(plan, given);
   Launch launch;
   make_launch(plan, problem, operands, launch);
   switch (mode_of(problem)) {

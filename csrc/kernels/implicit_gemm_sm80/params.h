@@ -52,6 +52,7 @@ inline void leave_out_taps(const Problem& p, const Counts& n, const GemmTile& ti
   }
 }
 
+// `p`: as planned.
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const GemmTile& tile = plan.tile;

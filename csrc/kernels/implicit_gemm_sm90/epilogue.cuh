@@ -86,14 +86,13 @@ CONVT_DEVICE void load_bias(const Params& p, const Place& at, const WarpPlace& w
                             float (&bias)[2]) {
   using Scalar = typename Traits<mode>::Scalar;
   const WarpChannels channels(p, at, w, channel_block);
-  const Scalar* const from = static_cast<const Scalar*>(p.bias) +
-                             (static_cast<int64_t>(at.group) * p.out_channels + channels.first) * p.bias_stride;
+  const int32_t first = at.group * p.out_channels + channels.first;
   wanted = wanted && p.bias != nullptr;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int32_t channel = w.lane / 4 + 8 * half;
     bias[half] = 0;
-    if (wanted && channel < channels.count) load<1>(from + channel * p.bias_stride, &bias[half]);
+    if (wanted && channel < channels.count) load<1>(bias_at<Scalar>(p, first + channel), &bias[half]);
   }
 }
 
@@ -553,11 +552,10 @@ struct ChannelsLast {
         uint32_t v[4] = {};
         if (p.bias != nullptr) {
           float bias[vector] = {};
-          const Scalar* const from = static_cast<const Scalar*>(p.bias) +
-                                     (static_cast<int64_t>(at_tile.group) * p.out_channels + channel) * p.bias_stride;
+          const int32_t first = at_tile.group * p.out_channels + channel;
 #pragma unroll
           for (int e = 0; e < vector; ++e) {
-            if (e < channels_left) load<1>(from + e * p.bias_stride, &bias[e]);
+            if (e < channels_left) load<1>(bias_at<Scalar>(p, first + e), &bias[e]);
           }
 #pragma unroll
           for (int e = 0; e < 4; ++e) {

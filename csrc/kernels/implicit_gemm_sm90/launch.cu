@@ -47,7 +47,8 @@ bool make_tensor_map(const TensorMapLayout& layout, TensorMap& map) {
 
 }  // namespace
 
-cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+cudaError_t launch(const Plan& plan, const Problem& given, const Operands& operands, cudaStream_t stream) {
+  const Problem problem = as_planned(plan, given);
   Launch launch;
   make_launch(plan, problem, operands, launch);
   Params& params = launch.params;

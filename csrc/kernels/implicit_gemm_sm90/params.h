@@ -139,6 +139,7 @@ inline Prefetch make_prefetch(const Problem& p, const void* from, const std::arr
   return {static_cast<uint32_t>(bytes), static_cast<uint32_t>(share)};
 }
 
+// `p`: as planned.
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const GemmTile& tile = plan.tile;

@@ -164,111 +164,103 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
 }
 
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
+  const std::string reason = refusal(p, device);
+  const Config& config = family::configs[row];
+  if (!reason.empty()) return refuse(Algorithm::implicit_gemm_sm80, config.name, reason);
+  if (!family::fits_registers(config, family::mode_of(p))) {
+    return refuse(Algorithm::implicit_gemm_sm80, config.name,
+                  family::mode_of(p) == Mode::ieee
+                      ? "has no registers for promoted sums, which float32 without TF32 needs"
+                      : "is for float32 without TF32");
+  }
+  Choice best;
+  std::string why = "needs more shared memory than a block has";
+  const auto rows = static_cast<int32_t>(ceil_div(p.out_h, p.stride_h));
+  const auto columns = static_cast<int32_t>(ceil_div(p.out_w, p.stride_w));
+  const auto stride_h = static_cast<int32_t>(p.stride_h), stride_w = static_cast<int32_t>(p.stride_w);
+  // All phases of the columns in a block, so that it writes whole lines, or as many as it has rows for; of the rows
+  // one phase, or all.
+  int32_t column_phases = stride_w;
+  family::Tables t;
+  std::string cannot = family::make_tables(config, p, 1, column_phases, t);
+  while (!cannot.empty() && column_phases > 1) {
+    column_phases = (column_phases + 1) / 2;
+    cannot = family::make_tables(config, p, 1, column_phases, t);
+  }
+  if (!cannot.empty()) return refuse(Algorithm::implicit_gemm_sm80, config.name, cannot);
+  const bool quads = family::rows_in_quads(p);
+  for (int32_t row_phases = 1; row_phases <= stride_h; row_phases += std::max(1, stride_h - 1)) {
+    if (row_phases > 1 && !family::make_tables(config, p, row_phases, column_phases, t).empty()) continue;
+    for (int32_t wide = 8;; wide *= 2) {
+      for (int32_t whole = 0; whole < 2; ++whole) {
+        // A power of two of columns, or the row cut into equal parts.
+        int32_t width = wide;
+        if (whole == 1) {
+          width = ceil_div(columns, ceil_div(columns, wide));
+          if (width < columns || quads) width = ceil_div(width, 8) * 8;
+        }
+        GemmTile tile;
+        tile.columns = std::min(width, config.columns());
+        if (tile.columns >= columns) tile.columns = quads ? ceil_div(columns, 4) * 4 : columns;
+        if (tile.columns > config.columns()) continue;
+        tile.rows = std::min(config.columns() / tile.columns, rows);
+        tile.images = 1;
+        if (tile.columns >= columns && tile.rows >= rows) {
+          tile.images = static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
+        } else {
+          tile.rows = ceil_div(rows, ceil_div(rows, tile.rows));
+        }
+        tile.row_phases = row_phases, tile.column_phases = column_phases;
+        consider(p, device, config, t, tile, false, best);
+      }
+      if (wide >= columns || wide >= config.columns()) break;
+    }
+    // Whole rows of several images, where whole images, or one image's rows, leave much of a tile empty.
+    const int32_t whole_columns = quads ? ceil_div(columns, 4) * 4 : columns;
+    const auto filled = [&](int32_t tile_rows, int64_t images) {
+      return static_cast<double>(rows) / (tile_rows * ceil_div(rows, tile_rows)) *
+             static_cast<double>(columns * tile_rows * images) / config.columns();
+    };
+    const int32_t most_rows = std::min(rows, config.columns() / whole_columns);
+    int32_t halo = 0;  // rows that neighbouring tiles both read
+    for (int32_t i = 0; i < t.sets; ++i) halo = std::max(halo, t.set[i].highest_row - t.set[i].lowest_row);
+    if (most_rows > 0 && filled(most_rows, std::max(1, config.columns() / (whole_columns * rows))) < 0.85) {
+      for (int32_t tile_rows = std::max(1, 3 * halo); tile_rows < std::min(rows, 16); ++tile_rows) {
+        const int64_t images = std::min<int64_t>(p.batch, config.columns() / (int64_t{whole_columns} * tile_rows));
+        if (images < 2) break;
+        if (filled(tile_rows, images) < 0.9) continue;
+        GemmTile tile;
+        tile.columns = whole_columns, tile.rows = tile_rows, tile.images = static_cast<int32_t>(images);
+        tile.row_phases = row_phases, tile.column_phases = column_phases;
+        consider(p, device, config, t, tile, false, best);
+      }
+    }
+    // On small images, a tile of few positions of many images: it leaves out what reads outside the image.
+    if (columns <= 8 && rows <= 8) {
+      for (int32_t tile_rows = 1; tile_rows <= rows; tile_rows += std::max(1, rows - 1)) {
+        for (int32_t tile_columns = quads ? columns : 1; tile_columns <= columns; ++tile_columns) {
+          if (tile_columns > 1 && tile_columns < columns) continue;
+          GemmTile tile;
+          tile.columns = quads ? ceil_div(columns, 4) * 4 : tile_columns, tile.rows = tile_rows;
+          if (tile.columns * tile.rows > config.columns()) continue;
+          tile.images = static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
+          tile.row_phases = row_phases, tile.column_phases = column_phases;
+          consider(p, device, config, t, tile, true, best);
+        }
+      }
+    }
+    if (stride_h == 1) break;
+  }
+  if (best.grid == 0) return refuse(Algorithm::implicit_gemm_sm80, config.name, why);
+  return chosen_tile(Algorithm::implicit_gemm_sm80, config.name, row, config.threads(), best);
+}
+
 }  // namespace
 
 void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  const std::string reason = refusal(p, device);
   for (int32_t row = 0; row < family::config_count; ++row) {
-    const Config& config = family::configs[row];
-    if (!reason.empty()) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, reason));
-      continue;
-    }
-    if (!family::fits_registers(config, family::mode_of(p))) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name,
-                           family::mode_of(p) == Mode::ieee
-                               ? "has no registers for promoted sums, which float32 without TF32 needs"
-                               : "is for float32 without TF32"));
-      continue;
-    }
-    Choice best;
-    std::string why = "needs more shared memory than a block has";
-    const auto rows = static_cast<int32_t>(ceil_div(p.out_h, p.stride_h));
-    const auto columns = static_cast<int32_t>(ceil_div(p.out_w, p.stride_w));
-    const auto stride_h = static_cast<int32_t>(p.stride_h), stride_w = static_cast<int32_t>(p.stride_w);
-    // All phases of the columns in a block, so that it writes whole lines, or as many as it has rows for; of the rows
-    // one phase, or all.
-    int32_t column_phases = stride_w;
-    family::Tables t;
-    std::string cannot = family::make_tables(config, p, 1, column_phases, t);
-    while (!cannot.empty() && column_phases > 1) {
-      column_phases = (column_phases + 1) / 2;
-      cannot = family::make_tables(config, p, 1, column_phases, t);
-    }
-    if (!cannot.empty()) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, cannot));
-      continue;
-    }
-    const bool quads = family::rows_in_quads(p);
-    for (int32_t row_phases = 1; row_phases <= stride_h; row_phases += std::max(1, stride_h - 1)) {
-      if (row_phases > 1 && !family::make_tables(config, p, row_phases, column_phases, t).empty()) continue;
-      for (int32_t wide = 8;; wide *= 2) {
-        for (int32_t whole = 0; whole < 2; ++whole) {
-          // A power of two of columns, or the row cut into equal parts.
-          int32_t width = wide;
-          if (whole == 1) {
-            width = ceil_div(columns, ceil_div(columns, wide));
-            if (width < columns || quads) width = ceil_div(width, 8) * 8;
-          }
-          GemmTile tile;
-          tile.columns = std::min(width, config.columns());
-          if (tile.columns >= columns) tile.columns = quads ? ceil_div(columns, 4) * 4 : columns;
-          if (tile.columns > config.columns()) continue;
-          tile.rows = std::min(config.columns() / tile.columns, rows);
-          tile.images = 1;
-          if (tile.columns >= columns && tile.rows >= rows) {
-            tile.images =
-                static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
-          } else {
-            tile.rows = ceil_div(rows, ceil_div(rows, tile.rows));
-          }
-          tile.row_phases = row_phases, tile.column_phases = column_phases;
-          consider(p, device, config, t, tile, false, best);
-        }
-        if (wide >= columns || wide >= config.columns()) break;
-      }
-      // Whole rows of several images, where whole images, or one image's rows, leave much of a tile empty.
-      const int32_t whole_columns = quads ? ceil_div(columns, 4) * 4 : columns;
-      const auto filled = [&](int32_t tile_rows, int64_t images) {
-        return static_cast<double>(rows) / (tile_rows * ceil_div(rows, tile_rows)) *
-               static_cast<double>(columns * tile_rows * images) / config.columns();
-      };
-      const int32_t most_rows = std::min(rows, config.columns() / whole_columns);
-      int32_t halo = 0;  // rows that neighbouring tiles both read
-      for (int32_t i = 0; i < t.sets; ++i) halo = std::max(halo, t.set[i].highest_row - t.set[i].lowest_row);
-      if (most_rows > 0 && filled(most_rows, std::max(1, config.columns() / (whole_columns * rows))) < 0.85) {
-        for (int32_t tile_rows = std::max(1, 3 * halo); tile_rows < std::min(rows, 16); ++tile_rows) {
-          const int64_t images = std::min<int64_t>(p.batch, config.columns() / (int64_t{whole_columns} * tile_rows));
-          if (images < 2) break;
-          if (filled(tile_rows, images) < 0.9) continue;
-          GemmTile tile;
-          tile.columns = whole_columns, tile.rows = tile_rows, tile.images = static_cast<int32_t>(images);
-          tile.row_phases = row_phases, tile.column_phases = column_phases;
-          consider(p, device, config, t, tile, false, best);
-        }
-      }
-      // On small images, a tile of few positions of many images: it leaves out what reads outside the image.
-      if (columns <= 8 && rows <= 8) {
-        for (int32_t tile_rows = 1; tile_rows <= rows; tile_rows += std::max(1, rows - 1)) {
-          for (int32_t tile_columns = quads ? columns : 1; tile_columns <= columns; ++tile_columns) {
-            if (tile_columns > 1 && tile_columns < columns) continue;
-            GemmTile tile;
-            tile.columns = quads ? ceil_div(columns, 4) * 4 : tile_columns, tile.rows = tile_rows;
-            if (tile.columns * tile.rows > config.columns()) continue;
-            tile.images =
-                static_cast<int32_t>(std::min<int64_t>(p.batch, config.columns() / (tile.columns * tile.rows)));
-            tile.row_phases = row_phases, tile.column_phases = column_phases;
-            consider(p, device, config, t, tile, true, best);
-          }
-        }
-      }
-      if (stride_h == 1) break;
-    }
-    if (best.grid == 0) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm80, config.name, why));
-      continue;
-    }
-    out.push_back(chosen_tile(Algorithm::implicit_gemm_sm80, config.name, row, config.threads(), best));
+    out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row); }));
   }
 }
 

@@ -277,92 +277,86 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
 }
 
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
+  const std::string reason = refusal(p, device);
+  const Config& config = family::configs[row];
+  if (!reason.empty()) return refuse(Algorithm::implicit_gemm_sm90, config.name, reason);
+  if (!family::has_mode(config, family::mode_of(p))) {
+    return refuse(Algorithm::implicit_gemm_sm90, config.name,
+                  family::mode_of(p) == Mode::ieee
+                      ? "has no registers for promoted sums, which float32 without TF32 needs"
+                      : "is for float32 without TF32");
+  }
+  // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
+  family::Tables t;
+  const auto cannot_hold = [&](int32_t column_phases) -> std::string {
+    const std::string cannot = family::make_tables(config, p, column_phases, 1, t);
+    if (!cannot.empty()) return cannot;
+    for (int32_t i = 0; i < t.sets; ++i) {
+      if (t.set[i].columns > config.m_blocks) return "has too few blocks for the phases";
+    }
+    return "";
+  };
+  auto column_phases = static_cast<int32_t>(p.stride_w);
+  std::string cannot = cannot_hold(column_phases);
+  while (!cannot.empty() && column_phases > 1) {
+    column_phases = (column_phases + 1) / 2;
+    cannot = cannot_hold(column_phases);
+  }
+  if (!cannot.empty()) return refuse(Algorithm::implicit_gemm_sm90, config.name, cannot);
+  Choice best;
+  GemmTile tile;
+  tile.row_phases = 1, tile.column_phases = column_phases;
+  const int32_t pieces = config.groups_n * config.pieces;
+  const auto consider_tiles = [&] {
+    for (int32_t piece_rows : {1, config.width / 8}) {
+      for (int32_t columns = 1; columns <= pieces; columns *= 2) {
+        for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
+          tile.piece_rows = piece_rows;
+          tile.columns = columns * (config.width / piece_rows), tile.rows = rows * piece_rows;
+          tile.images = pieces / (columns * rows);
+          consider(p, device, config, t, tile, best);
+        }
+      }
+    }
+    // Small images: all positions of a row, of as many rows and images as a tile has positions for.
+    const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
+    if (columns <= config.columns() && may_gather(p, t) && !tile.rows_in_boxes && tile.stacked_rows == 1) {
+      tile.piece_rows = 0;
+      tile.columns = static_cast<int32_t>(columns);
+      tile.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
+      tile.images = tile.rows < rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (rows * columns)));
+      consider(p, device, config, t, tile, best);
+    }
+  };
+  for (int32_t stacked = 1; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
+    if (!family::make_tables(config, p, column_phases, stacked, t).empty()) break;
+    tile.stacked_rows = stacked;
+    for (const bool channels_last : {false, true}) {
+      if (channels_last && !may_bring_into_channels_last(p)) continue;
+      const bool may_place = family::weights_in_place(p, stacked);
+      for (const bool in_place : {false, true}) {
+        // Only TF32's cost something where they are.
+        if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
+        tile.channels_last = channels_last, tile.weights_in_place = in_place;
+        for (const bool rows_in_boxes : {false, true}) {
+          if (rows_in_boxes && (channels_last || !family::may_bring_rows(p))) continue;
+          tile.rows_in_boxes = rows_in_boxes;
+          consider_tiles();
+        }
+      }
+    }
+  }
+  if (best.grid == 0)
+    return refuse(Algorithm::implicit_gemm_sm90, config.name, "needs more shared memory than a block has");
+  return chosen_tile(Algorithm::implicit_gemm_sm90, config.name, row, family::threads, best);
+}
+
 }  // namespace
 
 void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  const std::string reason = refusal(p, device);
   for (int32_t row = 0; row < family::config_count; ++row) {
-    const Config& config = family::configs[row];
-    if (!reason.empty()) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name, reason));
-      continue;
-    }
-    if (!family::has_mode(config, family::mode_of(p))) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name,
-                           family::mode_of(p) == Mode::ieee
-                               ? "has no registers for promoted sums, which float32 without TF32 needs"
-                               : "is for float32 without TF32"));
-      continue;
-    }
-    // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
-    family::Tables t;
-    const auto cannot_hold = [&](int32_t column_phases) -> std::string {
-      const std::string cannot = family::make_tables(config, p, column_phases, 1, t);
-      if (!cannot.empty()) return cannot;
-      for (int32_t i = 0; i < t.sets; ++i) {
-        if (t.set[i].columns > config.m_blocks) return "has too few blocks for the phases";
-      }
-      return "";
-    };
-    auto column_phases = static_cast<int32_t>(p.stride_w);
-    std::string cannot = cannot_hold(column_phases);
-    while (!cannot.empty() && column_phases > 1) {
-      column_phases = (column_phases + 1) / 2;
-      cannot = cannot_hold(column_phases);
-    }
-    if (!cannot.empty()) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name, cannot));
-      continue;
-    }
-    Choice best;
-    GemmTile tile;
-    tile.row_phases = 1, tile.column_phases = column_phases;
-    const int32_t pieces = config.groups_n * config.pieces;
-    const auto consider_tiles = [&] {
-      for (int32_t piece_rows : {1, config.width / 8}) {
-        for (int32_t columns = 1; columns <= pieces; columns *= 2) {
-          for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
-            tile.piece_rows = piece_rows;
-            tile.columns = columns * (config.width / piece_rows), tile.rows = rows * piece_rows;
-            tile.images = pieces / (columns * rows);
-            consider(p, device, config, t, tile, best);
-          }
-        }
-      }
-      // Small images: all positions of a row, of as many rows and images as a tile has positions for.
-      const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
-      if (columns <= config.columns() && may_gather(p, t) && !tile.rows_in_boxes && tile.stacked_rows == 1) {
-        tile.piece_rows = 0;
-        tile.columns = static_cast<int32_t>(columns);
-        tile.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
-        tile.images =
-            tile.rows < rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (rows * columns)));
-        consider(p, device, config, t, tile, best);
-      }
-    };
-    for (int32_t stacked = 1; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
-      if (!family::make_tables(config, p, column_phases, stacked, t).empty()) break;
-      tile.stacked_rows = stacked;
-      for (const bool channels_last : {false, true}) {
-        if (channels_last && !may_bring_into_channels_last(p)) continue;
-        const bool may_place = family::weights_in_place(p, stacked);
-        for (const bool in_place : {false, true}) {
-          // Only TF32's cost something where they are.
-          if (in_place ? !may_place : may_place && p.dtype != DataType::float32) continue;
-          tile.channels_last = channels_last, tile.weights_in_place = in_place;
-          for (const bool rows_in_boxes : {false, true}) {
-            if (rows_in_boxes && (channels_last || !family::may_bring_rows(p))) continue;
-            tile.rows_in_boxes = rows_in_boxes;
-            consider_tiles();
-          }
-        }
-      }
-    }
-    if (best.grid == 0) {
-      out.push_back(refuse(Algorithm::implicit_gemm_sm90, config.name, "needs more shared memory than a block has"));
-      continue;
-    }
-    out.push_back(chosen_tile(Algorithm::implicit_gemm_sm90, config.name, row, family::threads, best));
+    out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row); }));
   }
 }
 
