@@ -1022,13 +1022,13 @@ inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank]
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));
   if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
-  if (shared % 1024 != 0 || layout.box[3] != 1 || layout.box[4] != 1) {
-    simt::fail("a box that is stored has one image and begins at a multiple of 1024 bytes");
+  if (shared % 1024 != 0 || (layout.box[2] != 1 && layout.box[3] != 1) || layout.box[4] != 1) {
+    simt::fail("a box that is stored has rows in one dimension, one image, and begins at a multiple of 1024 bytes");
   }
   const int64_t unit = 16 / layout.element_bytes;
-  for (int32_t r = 0; r < layout.box[2]; ++r) {
+  for (int32_t r = 0; r < layout.box[2] * layout.box[3]; ++r) {
     for (int32_t c = 0; c < layout.box[1]; ++c, shared += static_cast<SharedAddress>(layout.inner_bytes())) {
-      const int64_t place[4] = {at[1] + c, at[2] + r, at[3], at[4]};
+      const int64_t place[4] = {at[1] + c, at[2] + r % layout.box[2], at[3] + r / layout.box[2], at[4]};
       bool inside = true;
       int64_t row = 0;
       for (int d = 0; d < 4; ++d) {

@@ -436,9 +436,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
                                 opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       if (boxes || (general && p.store_boxes)) {
-        // A thread's bulk stores are its own: the same one issues them all.
-        const bool stores = group_thread == 0;
+        // A thread's bulk stores are its own: the same one of this warp issues them all.
+        const bool stores = device::uniform(static_cast<uint32_t>(w.warp)) == 0;
         constexpr int slabs = pieces * Layout::slabs;
+        typename Layout::Boxes to(p, at, w.group_m, w.group_n * pieces);
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
           const int turn_of_buffer = slabs % 2 == 0 ? s : static_cast<int>(stored++);
@@ -452,8 +453,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           if (stores) device::bulk_wait_read<0>();
           device::named_barrier(barrier, Layout::threads);
           if (stores) {
-            Layout::store_boxes(p, at, w.group_m, w.group_n * pieces + s / Layout::slabs,
-                                s % Layout::slabs * Layout::positions, buffer);
+            if (pieces > 1 && s == Layout::slabs) to = {p, at, w.group_m, w.group_n * pieces + 1};
+            to.store(p, p.sets[at.set], buffer);
             device::bulk_commit();
           }
         }
@@ -572,7 +573,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
   }
   // Shared memory stays until the last boxes have been read.
-  if ((boxes || general) && p.store_boxes && thread % 128 == 0) device::bulk_wait_read<0>();
+  if ((boxes || general) && p.store_boxes && thread % 128 < 32) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::implicit_gemm_sm90

@@ -395,32 +395,63 @@ struct ChannelsLast {
     }
   }
 
-  // A slab that is staged, from position `first` of a piece on, to y by the copy engine; one thread.
-  CONVT_DEVICE static void store_boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t piece,
-                                       int32_t first, device::SharedAddress from) {
-    const DeviceSet& set = p.sets[at_tile.set];
-    const Slab slab(p, at_tile, piece, first, positions, false);
-    const int32_t row = slab.row * p.y_row_step + set.row_phase;
-    // Rows of positions that are rows of y are one box.
-    const int32_t boxes = p.piece_rows > 1 && p.h.stride > 1 ? positions / 8 : 1;
-#pragma unroll
-    for (int m = 0; m < config.m_blocks; ++m) {
-      const int32_t block = m_group * config.m_blocks + m;
-      const int32_t rank = p.channel_blocks > 1 ? 0 : block, channel_block = p.channel_blocks > 1 ? block : 0;
-      if (rank >= set.columns || channel_block >= p.channel_blocks) break;
-      const int32_t channel = (at_tile.channel_tile * p.channel_blocks + channel_block) * 64;
-#pragma unroll
-      for (int part = 0; part < parts; ++part) {
-        int32_t place[tensor_map_rank] = {channel + part * (64 / parts), slab.column, row, slab.image, at_tile.group};
-        if (place[0] >= p.out_channels) break;
-        const device::SharedAddress box = from + static_cast<uint32_t>(m * staged_block_bytes + part * part_bytes);
-#pragma unroll 1
-        for (int32_t i = 0; i < boxes; ++i, place[2] += p.y_row_step) {
-          device::box_store(p.y_maps[set.column_phase + rank], place, box + static_cast<uint32_t>(i * 8 * row_bytes));
-        }
+  // The boxes of a piece of a tile, a slab at a time, to y by the copy engine. The other warps wait for the warp that
+  // tells it: where they go is computed once, alike in all lanes, and one lane issues.
+  struct Boxes {
+    int32_t place[tensor_map_rank];
+    int32_t rank;        // of the first block's phase of the columns
+    int32_t next, rows;  // positions, or rows of y, from a slab to the next; boxes of a slab
+
+    CONVT_DEVICE Boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t piece) {
+      const DeviceSet& set = p.sets[at_tile.set];
+      const Slab slab(p, at_tile, piece, 0, positions, false);
+      const bool squares = p.piece_rows > 1;
+      const int32_t block = m_group * config.m_blocks;
+      rank = p.channel_blocks > 1 ? 0 : block;
+      place[0] = (at_tile.channel_tile * p.channel_blocks + (p.channel_blocks > 1 ? block : 0)) * 64;
+      place[1] = slab.column, next = squares ? positions / 8 : positions, rows = 1;
+      if (p.phases_in_boxes) {
+        place[2] = set.row_phase, place[3] = slab.row, place[4] = slab.image;
+      } else {
+        place[2] = slab.row * p.y_row_step + set.row_phase, place[3] = slab.image, place[4] = at_tile.group;
+        // Rows of positions that are rows of y are one box.
+        if (squares && p.h.stride > 1) rows = positions / 8;
       }
     }
-  }
+
+    // The slab that is next.
+    CONVT_DEVICE void store(const Params& p, const DeviceSet& set, device::SharedAddress from) {
+#pragma unroll 1
+      for (int32_t i = 0; i < rows; ++i) {
+        if (device::elect()) {
+#pragma unroll
+          for (int m = 0; m < config.m_blocks; ++m) {
+            // Blocks are of several phases, or of several times 64 channels.
+            const bool channel_blocks = p.channel_blocks > 1;
+            const int32_t first = place[0] + (channel_blocks ? 64 * m : 0), its = rank + (channel_blocks ? 0 : m);
+            if (its >= set.columns) break;
+#pragma unroll
+            for (int part = 0; part < parts; ++part) {
+              const int32_t there[tensor_map_rank] = {first + part * (64 / parts), place[1], place[2], place[3],
+                                                      place[4]};
+              if (there[0] >= p.out_channels) break;
+              const device::SharedAddress box =
+                  from + static_cast<uint32_t>(m * staged_block_bytes + part * part_bytes);
+              device::box_store(p.y_maps[set.column_phase + its], there, box);
+            }
+          }
+        }
+        if (rows > 1) place[2] += p.y_row_step, from += 8 * row_bytes;
+      }
+      if (p.piece_rows == 1) {
+        place[1] += next;
+      } else if (p.phases_in_boxes) {
+        place[3] += next;
+      } else if (rows == 1) {
+        place[2] += next * p.y_row_step;
+      }
+    }
+  };
 
   // The outputs of a tile that a thread of the warpgroup writes: 16 bytes of channels of every `together`-th position.
   // What is the same for all of them is computed once.

@@ -35,6 +35,7 @@ struct Params : CommonParams {
   bool copy_boxes;        // the copy engine brings the patch
   bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
   bool store_boxes;       // the copy engine writes y
+  bool phases_in_boxes;   // phases of the rows of y are a dimension of y_maps
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
@@ -180,7 +181,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     q.wide_bytes = launch.wide_x_map.box[1] * launch.wide_x_map.inner_bytes();
     q.narrow_bytes = launch.x_map.box[1] * launch.x_map.inner_bytes();
   }
-  q.store_boxes = stores_boxes(config, p, o.result, t, tile);
+  q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
   for (int32_t phase = 0; q.store_boxes && phase < p.stride_w; ++phase) {
     launch.y_maps[phase] = make_y_map(config, p, o.result, tile, phase);
   }

@@ -211,13 +211,29 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
           mode_of(p) == Mode::tf32};
 }
 
-// Outputs of a phase of the columns as [group][image][row][column][channel], in boxes of 128 bytes of channels of what
-// a warpgroup stages at once: of one row, or of rows of 8 columns if rows of positions are rows of y.
+// Whether rows of 8 columns of a phase of the rows, which are not rows of y that follow each other, are one box: the
+// phase is a dimension then, in the group's place.
+inline bool phases_in_boxes(const Problem& p, const GemmTile& tile) {
+  return tile.piece_rows > 1 && p.stride_h > 1 && p.groups == 1 && p.out_h % p.stride_h == 0;
+}
+
+// Outputs of a phase of the columns as [group][image][row][column][channel], or with phases_in_boxes()
+// [image][row][phase][column][channel], in boxes of 128 bytes of channels of what a warpgroup stages at once: of one
+// row, or of rows of 8 columns if rows of positions are rows of y.
 inline TensorMapLayout make_y_map(const Config& c, const Problem& p, void* y, const GemmTile& tile, int32_t phase) {
   const int64_t bytes = element_size(p.dtype), channels = p.out_channels_per_group();
   const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
   const int32_t positions = staged_positions(c, bytes), columns = tile.piece_rows > 1 ? 8 : positions;
   const int64_t outputs = ceil_div<int64_t>(p.out_w - phase, p.stride_w);
+  if (phases_in_boxes(p, tile)) {
+    const int64_t rows = p.out_h / p.stride_h;
+    return {static_cast<unsigned char*>(y) + phase * p.y_strides[3] * bytes,
+            static_cast<int32_t>(bytes),
+            {channels, outputs, p.stride_h, rows, p.batch},
+            {stride(outputs, checked_mul(p.stride_w, p.y_strides[3])), stride(p.stride_h, p.y_strides[2]),
+             stride(rows, checked_mul(p.stride_h, p.y_strides[2])), stride(p.batch, p.y_strides[0])},
+            {static_cast<int32_t>(row_bytes / bytes), columns, 1, positions / columns, 1}};
+  }
   return {static_cast<unsigned char*>(y) + phase * p.y_strides[3] * bytes,
           static_cast<int32_t>(bytes),
           {channels, outputs, p.out_h, p.batch, p.groups},
