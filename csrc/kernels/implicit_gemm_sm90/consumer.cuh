@@ -436,10 +436,12 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
                                 opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
       const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       if (boxes || (general && p.store_boxes)) {
-        // A thread's bulk stores are its own: the same one of this warp issues them all.
-        const bool stores = device::uniform(static_cast<uint32_t>(w.warp)) == 0;
+        // A thread's bulk stores are its own: the same one of a warp issues them all. The general kernel has no
+        // registers for what the warp would keep beside its sums: there it is one thread that computes all anew for
+        // each slab.
+        const bool stores = general ? group_thread == 0 : device::uniform(static_cast<uint32_t>(w.warp)) == 0;
         constexpr int slabs = pieces * Layout::slabs;
-        typename Layout::Boxes to(p, at, w.group_m, w.group_n * pieces);
+        typename Layout::Boxes to(p, at, w.group_m, w.group_n * pieces, 0);
 #pragma unroll 1
         for (int s = 0; s < slabs; ++s) {
           const int turn_of_buffer = slabs % 2 == 0 ? s : static_cast<int>(stored++);
@@ -453,8 +455,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           if (stores) device::bulk_wait_read<0>();
           device::named_barrier(barrier, Layout::threads);
           if (stores) {
-            if (pieces > 1 && s == Layout::slabs) to = {p, at, w.group_m, w.group_n * pieces + 1};
-            to.store(p, p.sets[at.set], buffer);
+            if (general || (pieces > 1 && s == Layout::slabs)) {
+              to = {p, at, w.group_m, w.group_n * pieces + s / Layout::slabs, s % Layout::slabs * Layout::positions};
+            }
+            to.template store<!general>(p, p.sets[at.set], buffer);
             device::bulk_commit();
           }
         }

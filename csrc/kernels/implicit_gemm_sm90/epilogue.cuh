@@ -402,9 +402,10 @@ struct ChannelsLast {
     int32_t rank;        // of the first block's phase of the columns
     int32_t next, rows;  // positions, or rows of y, from a slab to the next; boxes of a slab
 
-    CONVT_DEVICE Boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t piece) {
+    // From position `first` of the piece on.
+    CONVT_DEVICE Boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t piece, int32_t first) {
       const DeviceSet& set = p.sets[at_tile.set];
-      const Slab slab(p, at_tile, piece, 0, positions, false);
+      const Slab slab(p, at_tile, piece, first, positions, false);
       const bool squares = p.piece_rows > 1;
       const int32_t block = m_group * config.m_blocks;
       rank = p.channel_blocks > 1 ? 0 : block;
@@ -419,11 +420,12 @@ struct ChannelsLast {
       }
     }
 
-    // The slab that is next.
+    // The slab that is next. By a warp, of which one lane issues, or by one thread.
+    template <bool ByWarp>
     CONVT_DEVICE void store(const Params& p, const DeviceSet& set, device::SharedAddress from) {
 #pragma unroll 1
       for (int32_t i = 0; i < rows; ++i) {
-        if (device::elect()) {
+        if (!ByWarp || device::elect()) {
 #pragma unroll
           for (int m = 0; m < config.m_blocks; ++m) {
             // Blocks are of several phases, or of several times 64 channels.
