@@ -374,10 +374,10 @@ CONVT_DEVICE void box_store(const TensorMap& map, const int32_t (&at)[tensor_map
 // An operand of wgmma in shared memory with the 128-byte swizzle: rows of 128 bytes, and `stride` bytes from 8 rows to
 // the next 8. `start` may be any row and any multiple of 32 bytes of it: what the swizzle does to an address depends on
 // the address alone. Rows are of K if it is K-major, and a product reads 32 bytes of each. If it is MN-major, rows are
-// 64 of M, and a product reads as many rows as it has channels.
+// 64 of M or N, and a product reads as many rows as it has channels; `next` bytes from there are the next 64.
 using MatrixDescriptor = uint64_t;
-CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride) {
-  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | 1 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
+CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16) {
+  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | next >> 4 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
          uint64_t{1} << 62;
 }
 
@@ -430,7 +430,7 @@ enum class Major { k, mn };
 
 // d (64 x N, of a warpgroup) += a b, 32 bytes of K. Warp w of the warpgroup has rows 16 w to 16 w + 15; of 8 columns, a
 // lane has what it has of an m16n8 mma.
-template <WgmmaType type, int N, Major a_major = Major::k>
+template <WgmmaType type, int N, Major a_major = Major::k, Major b_major = Major::k>
 CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
 
 // d = a b.

@@ -43,25 +43,29 @@ namespace convt::device {
     CONVT_WGMMA("m64n256" k, types, 128, 129, how, options); \
   }
 
-template <WgmmaType type, int N, Major a_major>
+// Operands after the accumulators: whether d is added to, the signs of a and b, and of 16-bit types whether a and b are
+// M- and N-major.
+#define CONVT_WGMMA_OF_TYPE(types)                            \
+  if constexpr (a_major == Major::k && b_major == Major::k) { \
+    CONVT_WGMMA_OF_WIDTH("k16", types, "+f", "1, 1, 1, 0, 0") \
+  } else if constexpr (a_major == Major::k) {                 \
+    CONVT_WGMMA_OF_WIDTH("k16", types, "+f", "1, 1, 1, 0, 1") \
+  } else if constexpr (b_major == Major::k) {                 \
+    CONVT_WGMMA_OF_WIDTH("k16", types, "+f", "1, 1, 1, 1, 0") \
+  } else {                                                    \
+    CONVT_WGMMA_OF_WIDTH("k16", types, "+f", "1, 1, 1, 1, 1") \
+  }
+
+template <WgmmaType type, int N, Major a_major, Major b_major>
 CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  // Operands: whether d is added to, the signs of a and b, and of 16-bit types whether a and b are M- and N-major.
   if constexpr (type == WgmmaType::tf32) {
-    static_assert(a_major == Major::k);
+    static_assert(a_major == Major::k && b_major == Major::k);
     CONVT_WGMMA_OF_WIDTH("k8", "f32.tf32.tf32", "+f", "1, 1, 1")
   } else if constexpr (type == WgmmaType::float16) {
-    if constexpr (a_major == Major::k) {
-      CONVT_WGMMA_OF_WIDTH("k16", "f32.f16.f16", "+f", "1, 1, 1, 0, 0")
-    } else {
-      CONVT_WGMMA_OF_WIDTH("k16", "f32.f16.f16", "+f", "1, 1, 1, 1, 0")
-    }
+    CONVT_WGMMA_OF_TYPE("f32.f16.f16")
   } else {
-    if constexpr (a_major == Major::k) {
-      CONVT_WGMMA_OF_WIDTH("k16", "f32.bf16.bf16", "+f", "1, 1, 1, 0, 0")
-    } else {
-      CONVT_WGMMA_OF_WIDTH("k16", "f32.bf16.bf16", "+f", "1, 1, 1, 1, 0")
-    }
+    CONVT_WGMMA_OF_TYPE("f32.bf16.bf16")
   }
 #endif
 }
@@ -74,6 +78,7 @@ CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescr
 #endif
 }
 
+#undef CONVT_WGMMA_OF_TYPE
 #undef CONVT_WGMMA_OF_WIDTH
 #undef CONVT_WGMMA
 #undef CONVT_OPERANDS_128

@@ -890,18 +890,18 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
 
 struct MatrixDescriptor {
   SharedAddress start;
-  uint32_t stride;
+  uint32_t stride, next;
 };
-inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride) {
-  if (start % 16 != 0 || stride % 16 != 0 || stride >= 1 << 18) {
+inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16) {
+  if (start % 16 != 0 || stride % 16 != 0 || stride >= 1 << 18 || next % 16 != 0 || next >= 1 << 18) {
     simt::fail("a matrix descriptor does not hold these addresses");
   }
-  return {start, stride};
+  return {start, stride, next};
 }
 
 inline SharedAddress start_of(MatrixDescriptor d) { return d.start / 16; }
 inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
-  return matrix_descriptor(start * 16, d.stride);
+  return matrix_descriptor(start * 16, d.stride, d.next);
 }
 
 template <class T>
@@ -941,7 +941,7 @@ enum class Major { k, mn };
 template <int N>
 void wgmma_results(float (&)[N]) {}
 
-template <WgmmaType type, int N, Major a_major = Major::k, bool first = false>
+template <WgmmaType type, int N, Major a_major = Major::k, Major b_major = Major::k, bool first = false>
 void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   static const char here = 0;
   struct Operand {
@@ -958,10 +958,10 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
     const auto product = [sums, a, b] {
       constexpr int k = type == WgmmaType::tf32 ? 8 : 16;
       constexpr int of_unit = k / 2;  // elements of 16 bytes
-      // The element at `unit` and `e` of row `r`, of 128 bytes.
-      const auto element = [](const MatrixDescriptor& m, int r, int unit, int e) -> double {
+      // The element at `unit` and `e` of row `r`, of 128 bytes, `blocks` times the distance of MN-major operands away.
+      const auto element = [](const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) -> double {
         const SharedAddress at =
-            swizzled(m.start + static_cast<SharedAddress>(r / 8) * m.stride + static_cast<SharedAddress>(r % 8 * 128) +
+            swizzled(m.start + static_cast<SharedAddress>(blocks) * m.next + static_cast<SharedAddress>(r / 8) * m.stride + static_cast<SharedAddress>(r % 8 * 128) +
                      static_cast<SharedAddress>(16 * unit));
         if constexpr (type == WgmmaType::tf32) {
           return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
@@ -973,7 +973,11 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
       };
       std::vector<double> columns(static_cast<size_t>(N * k));
       for (int n = 0; n < N; ++n) {
-        for (int i = 0; i < k; ++i) columns[static_cast<size_t>(n * k + i)] = element(b, n, i / of_unit, i % of_unit);
+        for (int i = 0; i < k; ++i) {
+          columns[static_cast<size_t>(n * k + i)] = b_major == Major::k
+                                                        ? element(b, n, i / of_unit, i % of_unit)
+                                                        : element(b, i, n % 64 / of_unit, n % of_unit, n / 64);
+        }
       }
       for (int m = 0; m < 64; ++m) {
         double weights[k];
@@ -1000,7 +1004,7 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
 
 template <WgmmaType type, int N>
 void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
-  wgmma<type, N, Major::k, true>(d, a, b);
+  wgmma<type, N, Major::k, Major::k, true>(d, a, b);
 }
 
 inline bool has_copy_engine = true;  // false: as before sm_90

@@ -49,6 +49,7 @@ using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate
 Candidates depthwise_candidates;
 Candidates implicit_gemm_sm90_candidates;
 Candidates implicit_gemm_sm80_candidates;
+Candidates gemm_scatter_sm90_candidates;
 Candidates column_candidates;
 Candidates large_stride_candidates;
 Candidates direct_candidates;

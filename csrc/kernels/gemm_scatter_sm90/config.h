@@ -1,0 +1,54 @@
+// Configurations of the family for kernels as large as their stride, in 16-bit types, on Hopper. There no output has
+// inputs of two positions: the layer is one matrix product of x (positions x channels) and w (channels x outputs of a
+// position), and y its elements, scattered. wgmma takes both operands as they are in memory, whichever of their
+// dimensions is the innermost: the copy engine brings them, nothing is packed or transposed. A is what y has outermost:
+// outputs of a position if y is NCHW, positions if it is channels_last. A warpgroup stages its part of a tile in shared
+// memory and writes vectors of y from there, while the other one multiplies if they take tiles in turn.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace convt::gemm_scatter_sm90 {
+
+struct Config {
+  const char* name;
+  int32_t rows, columns;  // of a tile of the product
+  bool alternate;         // warpgroups take tiles in turn; otherwise each has half of the rows
+
+  constexpr int32_t group_rows() const { return alternate ? rows : rows / 2; }
+};
+
+inline constexpr Config configs[] = {
+    {"128x64", 128, 64, false},
+    {"128x128", 128, 128, false},
+    {"128x128_pingpong", 128, 128, true},
+    {"256x128", 256, 128, false},
+};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t consumers = 256, threads = consumers + 32;  // two warpgroups, and a warp that has data copied
+// Operands are copied in blocks of 64 x 64 elements: 64 rows of 128 bytes, of the reduction if they are MN-major.
+inline constexpr int32_t block_side = 64, row_bytes = 128, block_bytes = block_side * row_bytes;
+inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
+inline constexpr int32_t most_residues = 8;
+inline constexpr int32_t most_kernel_w = block_side;
+inline constexpr int32_t most_stages = 8;
+inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+
+constexpr int32_t stage_bytes(const Config& c) { return (c.rows + c.columns) / block_side * block_bytes; }
+// Rows of what a warpgroup stages begin in other banks than their neighbours'.
+constexpr int32_t staged_pitch(const Config& c) { return 2 * c.columns + 16; }
+constexpr int32_t staged_bytes(const Config& c) { return c.group_rows() * staged_pitch(c); }
+constexpr int32_t bias_bytes(const Config& c) { return 4 * std::max(c.group_rows(), c.columns); }
+// After the stages: of each warpgroup what it stages, and biases; then the barriers, full and empty of each stage.
+constexpr int32_t other_bytes(const Config& c) { return 2 * (staged_bytes(c) + bias_bytes(c)) + 2 * 8 * most_stages; }
+constexpr int32_t stages_of(const Config& c) {
+  return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));
+}
+// In whole periods of the swizzle.
+constexpr int32_t shared_bytes(const Config& c) {
+  return (stages_of(c) * stage_bytes(c) + other_bytes(c) + 1023) / 1024 * 1024;
+}
+
+}  // namespace convt::gemm_scatter_sm90

@@ -1,0 +1,338 @@
+#pragma once
+
+#include "../device.h"
+#include "params.h"
+
+namespace convt::gemm_scatter_sm90 {
+
+template <class Scalar>
+constexpr device::WgmmaType wgmma_type =
+    std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
+
+// Elements whose values do not matter.
+template <int N>
+struct alignas(2 * N) Elements {
+  uint16_t v[N];
+};
+
+// Where things are in shared memory.
+struct Shared {
+  device::SharedAddress stages, staged, barriers;
+  unsigned char *staged_memory, *bias_memory;
+
+  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
+  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
+};
+
+// A tile: the first of its outputs of a position, and of its segments.
+struct Tile {
+  int32_t group, output, segment;
+
+  template <int Row, bool channels_last>
+  CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
+    constexpr Config config = configs[Row];
+    auto output_tile = static_cast<uint32_t>(number);
+    uint32_t segment_tile = p.output_tiles.divide(output_tile);
+    const uint32_t group = p.segment_tiles.divide(segment_tile);
+    constexpr int32_t outputs = channels_last ? config.columns : config.rows;
+    constexpr int32_t segments = (channels_last ? config.rows : config.columns) / block_side;
+    return {static_cast<int32_t>(group), static_cast<int32_t>(output_tile) * outputs,
+            static_cast<int32_t>(segment_tile) * segments};
+  }
+};
+
+// By one warp: every chunk of every tile of this block.
+template <int Row, bool channels_last>
+CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
+  constexpr Config config = configs[Row];
+  constexpr int stages = stages_of(config);
+  constexpr int output_blocks = (channels_last ? config.columns : config.rows) / block_side;
+  constexpr int segment_blocks = (channels_last ? config.rows : config.columns) / block_side;
+  if (!device::elect()) return;
+  const int32_t channels_of_box = block_side / p.residues;
+  uint32_t stage = 0, parity = 1;
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+    const Tile tile = Tile::of<Row, channels_last>(p, number);
+    int32_t image[segment_blocks], position[segment_blocks];
+#pragma unroll
+    for (int s = 0; s < segment_blocks; ++s) {
+      auto segment = static_cast<uint32_t>(tile.segment + s);
+      image[s] = static_cast<int32_t>(p.segments.divide(segment));
+      position[s] = static_cast<int32_t>(segment) * block_side;
+    }
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+      device::mbarrier_wait(shared.empty(stage), parity);
+      const device::SharedAddress full = shared.full(stage);
+      device::mbarrier_arrive_expect(full, stage_bytes(config));
+      device::SharedAddress a = shared.stages + stage * stage_bytes(config), b = a + config.rows * row_bytes;
+      const device::SharedAddress w = channels_last ? b : a, x = channels_last ? a : b;
+      const int32_t channel = chunk * channels_of_box;
+#pragma unroll
+      for (int s = 0; s < segment_blocks; ++s) {
+        if constexpr (channels_last) {
+          const int32_t at[] = {channel, position[s], image[s], 0, 0};
+          device::box_load(x + s * block_bytes, p.x_maps[0], at, full);
+        } else {
+#pragma unroll 1
+          for (int32_t r = 0; r < p.residues; ++r) {
+            const int32_t at[] = {p.x_first[r] + position[s], channel, tile.group, image[s], 0};
+            device::box_load(x + s * block_bytes + static_cast<uint32_t>(r * channels_of_box * row_bytes), p.x_maps[r],
+                             at, full);
+          }
+        }
+      }
+#pragma unroll
+      for (int m = 0; m < output_blocks; ++m) {
+        const int32_t at[] = {tile.output + m * block_side, channel, 0, tile.group, 0};
+        device::box_load(w + m * block_bytes, p.w_map, at, full);
+      }
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// What the threads of a warpgroup write of a tile: of what is staged, `Parts` rows (columns of the kernel) of `Width`
+// columns (positions) make a vector of y, in which they take turns. In channels_last a vector is part of a row.
+template <int Row, bool channels_last, int Width, int Parts>
+CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const unsigned char* staged) {
+  constexpr Config config = configs[Row];
+  constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config), group_threads = consumers / 2;
+  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const auto vector_at = [&](int32_t row, int32_t column) {
+    Elements<vector> all;
+    Elements<Width> part[Parts];
+#pragma unroll
+    for (int i = 0; i < Parts; ++i) {
+      part[i] = *reinterpret_cast<const Elements<Width>*>(staged + (row + i) * pitch + 2 * column);
+    }
+#pragma unroll
+    for (int i = 0; i < vector; ++i) all.v[i] = part[i % Parts].v[i / Parts];
+    return all;
+  };
+  auto* const y = static_cast<uint16_t*>(p.y);
+  // Where the outputs of a position begin.
+  const auto of_position = [&](int32_t position, int32_t image) {
+    auto column = static_cast<uint32_t>(position);
+    const auto row = static_cast<int32_t>(p.width.divide(column));
+    return image * p.y_batch_stride + static_cast<int64_t>(row) * p.kernel_h * p.y_row_stride +
+           static_cast<int64_t>(column) * p.kernel_w * p.y_column_stride;
+  };
+  if constexpr (channels_last) {
+    constexpr int32_t vectors = config.columns / vector, together = group_threads / vectors;
+    const int32_t output = tile.output + thread % vectors * vector;
+    if (output >= p.outputs) return;
+    auto in_row = static_cast<uint32_t>(output);
+    const auto kernel_row = static_cast<int32_t>(p.by_rows.divide(in_row));
+    uint16_t* const to = y + kernel_row * p.y_row_stride + in_row;
+#pragma unroll 4
+    for (int32_t row = thread / vectors; row < config.group_rows(); row += together) {
+      auto segment = static_cast<uint32_t>(tile.segment + (first_row + row) / block_side);
+      const auto image = static_cast<int32_t>(p.segments.divide(segment));
+      const int32_t position = static_cast<int32_t>(segment) * block_side + (first_row + row) % block_side;
+      if (position >= p.positions || image >= p.images) continue;
+      *reinterpret_cast<Elements<vector>*>(to + of_position(position, image)) =
+          vector_at(row, thread % vectors * vector);
+    }
+  } else {
+    // A row of the kernel has so many vectors, and so many of those rows are staged.
+    const int32_t vectors = config.columns * p.kernel_w / vector, rows = config.group_rows() / p.kernel_w;
+    const int32_t step = group_threads > vectors ? group_threads / vectors : 1;
+    const int32_t first = thread / vectors;  // 0, if there are more vectors than threads
+#pragma unroll 1
+    for (int32_t v = thread - first * vectors; v < vectors; v += group_threads) {
+      const int32_t column = v * vector / p.kernel_w, part = v * vector - column * p.kernel_w;
+      auto segment = static_cast<uint32_t>(tile.segment + column / block_side);
+      const auto image = static_cast<int32_t>(p.segments.divide(segment));
+      const int32_t position = static_cast<int32_t>(segment) * block_side + column % block_side;
+      if (position >= p.positions || image >= p.images) continue;
+      uint16_t* const to = y + of_position(position, image) + part;
+      const int32_t first_kernel_row = (tile.output + first_row) / p.kernel_w;
+#pragma unroll 4
+      for (int32_t row = first; row < rows; row += step) {
+        if (tile.output + first_row + row * p.kernel_w >= p.outputs) break;
+        auto kernel_row = static_cast<uint32_t>(first_kernel_row + row);
+        const auto channel = static_cast<int32_t>(p.by_rows.divide(kernel_row)) + tile.group * p.out_channels;
+        *reinterpret_cast<Elements<vector>*>(to + channel * p.y_channel_stride +
+                                             static_cast<int64_t>(kernel_row) * p.y_row_stride) =
+            vector_at(row * p.kernel_w + part, column);
+      }
+    }
+  }
+}
+
+template <int Row, bool channels_last>
+CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const unsigned char* staged) {
+  const auto with = [&]<int Width, int Parts>() {
+    write<Row, channels_last, Width, Parts>(p, tile, first_row, staged);
+  };
+  const int32_t parts = channels_last ? 1 : smaller(p.kernel_w, p.vector);
+  const auto of_vector = [&]<int Vector>() {
+    if constexpr (channels_last) {
+      with.template operator()<Vector, 1>();
+    } else {
+      if (parts == 1) {
+        with.template operator()<Vector, 1>();
+      } else if (parts == 2) {
+        if constexpr (Vector >= 2) with.template operator()<Vector / 2, 2>();
+      } else if (parts == 4) {
+        if constexpr (Vector >= 4) with.template operator()<Vector / 4, 4>();
+      } else {
+        if constexpr (Vector == 8) with.template operator()<1, 8>();
+      }
+    }
+  };
+  if (p.vector == 8) [[likely]] {
+    of_vector.template operator()<8>();
+  } else if (p.vector == 4) {
+    of_vector.template operator()<4>();
+  } else if (p.vector == 2) {
+    of_vector.template operator()<2>();
+  } else {
+    of_vector.template operator()<1>();
+  }
+}
+
+// By the consumers: the products of each tile, or of every second one.
+template <class Scalar, int Row, bool channels_last>
+CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
+  using device::Major;
+  constexpr Config config = configs[Row];
+  constexpr int stages = stages_of(config), rows = config.group_rows(), blocks = rows / block_side,
+                columns = config.columns, pitch = staged_pitch(config), group_threads = consumers / 2;
+  constexpr Major a_major = channels_last ? Major::k : Major::mn;
+  // 16 channels of a block: 32 bytes of its rows, or 16 rows.
+  constexpr uint32_t a_step = channels_last ? 32 : k_of_product * row_bytes, b_step = k_of_product * row_bytes;
+  constexpr uint32_t of_8_rows = 8 * row_bytes;
+  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
+  const int32_t warp = thread / 32, lane = thread % 32;
+  const int32_t first_row = config.alternate ? 0 : group * rows;
+  unsigned char* const staged = shared.staged_memory + group * staged_bytes(config);
+  auto* const biases = reinterpret_cast<float*>(shared.bias_memory + group * bias_bytes(config));
+  // Where a lane's row of the matrices of stmatrix begins: 16 rows of 16 columns.
+  const device::SharedAddress staged_row = shared.staged + group * staged_bytes(config) +
+                                           static_cast<uint32_t>((warp * 16 + lane % 16) * pitch + lane / 16 * 16);
+  const device::MatrixDescriptor a_of_stages =
+      device::matrix_descriptor(shared.stages + static_cast<uint32_t>(first_row * row_bytes), of_8_rows);
+  const device::MatrixDescriptor b_of_stages =
+      device::matrix_descriptor(shared.stages + config.rows * row_bytes, of_8_rows, block_bytes);
+  const auto grid = static_cast<int32_t>(gridDim.x);
+  // Chunks of the block's tiles before this one, which are in the stages in turn.
+  uint32_t chunks_before = config.alternate ? static_cast<uint32_t>(group * p.chunks) : 0;
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x) + (config.alternate ? group * grid : 0); number < p.tiles;
+       number += config.alternate ? 2 * grid : grid) {
+    const Tile tile = Tile::of<Row, channels_last>(p, number);
+    float sums[blocks][columns / 2];
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+      for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
+      device::wgmma_results(sums[m]);
+    }
+    uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+      device::mbarrier_wait(shared.full(stage), parity);
+      device::wgmma_fence();
+      const uint32_t at = stage * (stage_bytes(config) / 16);
+#pragma unroll
+      for (int k = 0; k < block_side / k_of_product; ++k) {
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          const auto a = device::with_start(a_of_stages, device::start_of(a_of_stages) + at +
+                                                             static_cast<uint32_t>(m * block_bytes + k * a_step) / 16);
+          const auto b = device::with_start(
+              b_of_stages, device::start_of(b_of_stages) + at + static_cast<uint32_t>(k * b_step) / 16);
+          device::wgmma<wgmma_type<Scalar>, columns, a_major, Major::mn>(sums[m], a, b);
+        }
+      }
+      device::wgmma_commit();
+      device::wgmma_wait<1>();
+      if (used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+      used = stage;
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    // Biases while the last products are on their way, when all threads have read what was staged before.
+    device::named_barrier(1 + group, group_threads);
+    constexpr int outputs = channels_last ? columns : rows;
+#pragma unroll
+    for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
+      const int32_t at = i * group_threads + thread;
+      auto output = static_cast<uint32_t>(tile.output + (channels_last ? 0 : first_row) + at);
+      if (outputs % group_threads != 0 && at >= outputs) break;
+      float bias[1] = {0};
+      if (p.bias != nullptr && static_cast<int32_t>(output) < p.outputs) {
+        const auto quotient = p.taps.divide(output);
+        const auto channel = static_cast<int32_t>(channels_last ? output : quotient) + tile.group * p.out_channels;
+        load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, bias);
+      }
+      biases[at] = bias[0];
+    }
+    device::wgmma_wait<0>();
+    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+    device::named_barrier(1 + group, group_threads);
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+      device::wgmma_results(sums[m]);
+      const int32_t row = m * block_side + warp * 16 + lane / 4;
+      float of_rows[2] = {};
+      if constexpr (!channels_last) of_rows[0] = biases[row], of_rows[1] = biases[row + 8];
+#pragma unroll
+      for (int j = 0; j < columns / 8; j += 2) {
+        uint32_t words[4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          float of_columns[2] = {};
+          if constexpr (channels_last) {
+            const int32_t column = (j + i) * 8 + lane % 4 * 2;
+            of_columns[0] = biases[column], of_columns[1] = biases[column + 1];
+          }
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const float* const v = &sums[m][(j + i) * 4 + half * 2];
+            words[2 * i + half] =
+                pack(Scalar{}, v[0] + of_rows[half] + of_columns[0], v[1] + of_rows[half] + of_columns[1]);
+          }
+        }
+        device::stmatrix_x4(staged_row + static_cast<uint32_t>(m * block_side * pitch + j * 16), words);
+      }
+    }
+    device::named_barrier(1 + group, group_threads);
+    write<Row, channels_last>(p, tile, first_row, staged);
+    chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
+  }
+}
+
+template <class Scalar, int Row, bool channels_last>
+__global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __grid_constant__ Params p) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr Config config = configs[Row];
+  constexpr int32_t staged_at = stages_of(config) * stage_bytes(config), bias_at = staged_at + 2 * staged_bytes(config),
+                    barriers_at = bias_at + 2 * bias_bytes(config);
+  unsigned char* const memory = device::dynamic_shared_memory();
+  const device::SharedAddress start = device::dynamic_shared_address();
+  const Shared shared{start, start + staged_at, start + barriers_at, memory + staged_at, memory + bias_at};
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread == consumers) {
+    for (int32_t r = 0; r < p.residues; ++r) device::prefetch_tensor_map(p.x_maps[r]);
+    device::prefetch_tensor_map(p.w_map);
+  }
+  if (thread < stages_of(config)) {
+    const auto stage = static_cast<uint32_t>(thread);
+    device::mbarrier_init(shared.full(stage), 1);
+    device::mbarrier_init(shared.empty(stage), (config.alternate ? consumers / 2 : consumers) / 32);
+    device::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (thread < consumers) {
+    consume<Scalar, Row, channels_last>(p, shared);
+  } else {
+    copy_operands<Row, channels_last>(p, shared);
+  }
+#endif
+}
+
+}  // namespace convt::gemm_scatter_sm90

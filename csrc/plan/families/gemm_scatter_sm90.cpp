@@ -1,0 +1,116 @@
+// Kernels as large as their stride in 16-bit types, on Hopper's tensor cores. See csrc/kernels/gemm_scatter_sm90.
+#include <algorithm>
+#include <cmath>
+
+#include "../../kernels/gemm_scatter_sm90/tiling.h"
+#include "family.h"
+
+namespace convt {
+namespace {
+
+namespace family = gemm_scatter_sm90;
+
+// Why no configuration of the family takes the problem; empty if all may.
+std::string refusal(const Problem& p, const DeviceInfo& device) {
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) return std::string("has no ") + name(p.dtype);
+  const auto apart = [](int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
+    return kernel == stride && padding == 0 && (dilation == 1 || kernel == 1) && out == checked_mul(in, stride);
+  };
+  if (!apart(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h) ||
+      !apart(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w)) {
+    return "takes kernels as large as their stride, of whose outputs nothing is cut or padded";
+  }
+  if (device.compute_capability != 90) return "needs sm_90";
+  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
+  if (p.in_channels == 0) return "takes at least one input channel";
+  constexpr int64_t limit = int64_t{1} << 30;
+  const int64_t outputs = family::outputs_of_position(p);
+  for (const int64_t size : {p.batch, p.in_channels, p.out_channels, p.out_h, p.out_w, outputs}) {
+    if (size >= limit) return "takes sizes of less than 2^30";
+  }
+  const int64_t positions = checked_mul(p.in_h, p.in_w);
+  if (checked_mul(p.batch, ceil_div<int64_t>(positions, family::block_side)) >= limit || positions >= limit) {
+    return "takes less than 2^30 positions";
+  }
+  const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
+  const bool last = family::is_channels_last(p);
+  // Positions of an image at equal distances: by one stride alone.
+  const Strides& x = p.x_strides;
+  if (!dense(p.in_h, x[2], checked_mul(p.in_w, p.in_w > 1 ? x[3] : x[2])))
+    return "takes images whose rows follow each other";
+  if (last) {
+    if (p.groups > 1) return "takes one group in channels_last";
+    if (!p.x_aligned || !dense(p.in_channels, x[1], 1)) return "takes x in channels_last, aligned to 16 bytes, if y is";
+    if (!dense(p.kernel_w, p.y_strides[3], p.out_channels) || p.kernel_h * p.kernel_w * p.out_channels != outputs) {
+      return "takes outputs in channels_last whose columns follow each other";
+    }
+  } else {
+    if (!dense(p.in_w, x[3], 1) || (p.in_w == 1 && !dense(p.in_h, x[2], 1))) {
+      return "takes x whose columns are innermost, if those of y are";
+    }
+    if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns or channels are innermost";
+    if (p.kernel_w > family::most_kernel_w || family::most_kernel_w % p.kernel_w != 0) {
+      return "takes 1, 2, 4, 8, 16, 32 or 64 columns of a kernel";
+    }
+    if (p.in_channels_per_group() % family::residues_of(p) != 0) {
+      return "takes multiples of 8 input channels where their rows have no multiple of 16 bytes";
+    }
+  }
+  // The weights of an input channel, in the order in which y has its outputs.
+  const Strides& w = p.w_strides;
+  const int64_t channels = p.out_channels_per_group(), taps_w = p.kernel_w;
+  const bool in_order =
+      last ? dense(channels, w[1], 1) && dense(taps_w, w[3], channels) && dense(p.kernel_h, w[2], taps_w * channels)
+           : dense(taps_w, w[3], 1) && dense(p.kernel_h, w[2], taps_w) && dense(channels, w[1], p.kernel_h * taps_w);
+  if (!in_order) return "takes weights in the layout of y";
+  if (!p.w_aligned) return "takes weights that are aligned to 16 bytes";
+  // Where pointers may be anywhere, the copy engine's demands are on strides.
+  int32_t first = 0;
+  const TensorMapLayout x_map =
+      last ? family::make_channels_last_x_map(p, nullptr) : family::make_x_map(p, nullptr, 0, first);
+  if (!x_map.valid() || !family::make_w_map(p, nullptr).valid()) {
+    return "takes strides of x and weights that are multiples of 16 bytes";
+  }
+  return "";
+}
+
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
+  const family::Config& config = family::configs[row];
+  const family::Tiling t = family::make_tiling(config, p);
+  if (t.tiles > std::numeric_limits<int32_t>::max() / 2) {
+    return refuse(Algorithm::gemm_scatter_sm90, config.name, "needs more tiles than are numbered in 32 bits");
+  }
+  Candidate c = fitting(Algorithm::gemm_scatter_sm90, config.name, row);
+  c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
+  c.plan.block = family::threads;
+  c.plan.shared_bytes = family::shared_bytes(config);
+
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
+  const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
+  // A tile: its products, of which wgmma reaches .9 of the tensor cores' rate; what they are of, from the second level
+  // of cache; its outputs, by the threads of a warpgroup and to memory.
+  const double multiply = chunks * (number(config.rows * config.columns) / 32 / 0.9 + 100) * clock;
+  const double readers = std::min(number(t.tiles), cores);
+  const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 2.2, readers / 2);
+  const double main = std::max(multiply, read);
+  const double store = (number(config.group_rows()) * config.columns / 7 + 600) * clock;
+  const double work =
+      config.alternate ? waves * std::max(main, (main + store) / 2) + (main + store) / 2 : waves * (main + store);
+  const double memory = number(p.compulsory_bytes()) / (0.85 * device.bandwidth);
+  c.estimated_seconds = launch_seconds + 4e-6 + 1500 * clock + std::pow(std::pow(work, 2) + std::pow(memory, 2), 0.5);
+  return c;
+}
+
+}  // namespace
+
+void gemm_scatter_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
+  const std::string reason = refusal(p, device);
+  for (int32_t row = 0; row < family::config_count; ++row) {
+    out.push_back(reason.empty() ? candidate_of(p, device, row)
+                                 : refuse(Algorithm::gemm_scatter_sm90, family::configs[row].name, reason));
+  }
+}
+
+}  // namespace convt

@@ -1,0 +1,115 @@
+// Random problems through the kernels of gemm_scatter_sm90 in the SIMT emulator, in every configuration, element type
+// and layout, against float64. Built and run by test_gemm_scatter.py. Usage: gemm_scatter_sm90_simt SEED PROBLEMS
+#define SIMT_MAIN
+#include "kernels/device.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "kernels/gemm_scatter_sm90/kernel.cuh"
+#include "plan/plan.h"
+#include "simt_problem.h"
+
+namespace convt {
+namespace {
+
+namespace family = gemm_scatter_sm90;
+
+Problem patches(DataType dtype) {
+  Problem p;
+  p.dtype = dtype;
+  do {
+    const bool last = pick(0, 1) == 1;
+    p.batch = pick(1, 4);
+    p.groups = !last && pick(0, 3) == 0 ? pick(1, 3) : 1;
+    p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, 20));
+    p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 12));
+    p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
+    p.kernel_h = p.stride_h = pick(1, 4);
+    p.kernel_w = p.stride_w = last ? pick(1, 5) : pick(0, 4) == 0 ? int64_t{1} << pick(3, 6) : int64_t{1} << pick(0, 2);
+    p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
+    p.x_strides = last ? channels_last(p.x_sizes()) : dense(p.x_sizes());
+    p.w_strides = last ? channels_last(p.w_sizes()) : dense(p.w_sizes());
+    p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
+    // Images or channels of a larger tensor.
+    if (pick(0, 3) == 0) p.x_strides[0] += 8 * pick(1, 9);
+    if (pick(0, 3) == 0) p.x_strides[last ? 0 : 1] += 8 * pick(1, 9), p.x_strides[0] *= 3;
+    if (last && pick(0, 3) == 0) p.x_strides = channels_last({p.batch, p.in_channels + 8, p.in_h, p.in_w});
+    if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
+    p.has_bias = pick(0, 1) == 1;
+    p.bias_stride = 1;
+  } while (p.useful_macs() > 6000000);
+  return p;
+}
+
+template <class Scalar, int Row = 0>
+void launch_row(const Plan& plan, const Problem& p, const family::Params& params) {
+  if constexpr (Row < family::config_count) {
+    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, p, params);
+    simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
+                 [&] {
+                   if (family::is_channels_last(p)) {
+                     family::gemm_scatter_sm90_kernel<Scalar, Row, true>(params);
+                   } else {
+                     family::gemm_scatter_sm90_kernel<Scalar, Row, false>(params);
+                   }
+                 });
+  }
+}
+
+int residues[9] = {}, vectors[9] = {};
+
+template <class Scalar>
+bool run(DataType dtype, int32_t row) {
+  for (;;) {
+    const Case<Scalar> c(patches(dtype));
+    Problem p = c.p;
+    p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
+    p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
+    if (pick(0, 1) == 0) p = coalesced(p);
+    const std::string configuration = std::string("gemm_scatter_sm90/") + family::configs[row].name;
+    Plan plan;
+    try {
+      plan = make_forced_plan(p, *find_device("h200"), configuration);
+    } catch (const std::invalid_argument&) {
+      continue;
+    }
+    // A block takes several tiles.
+    plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
+    family::Launch launch;
+    family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, nullptr}, launch);
+    family::Params& params = launch.params;
+    for (int32_t r = 0; r < params.residues; ++r) params.x_maps[r] = device::make_tensor_map(launch.x_maps[r]);
+    params.w_map = device::make_tensor_map(launch.w_map);
+    launch_row<Scalar>(plan, p, params);
+    ++residues[params.residues], ++vectors[params.vector];
+    const std::string what = configuration + ", " + std::to_string(params.residues) + " residues, vectors of " +
+                             std::to_string(params.vector);
+    return c.check(what.c_str(), [](float v) { return v; });
+  }
+}
+
+}  // namespace
+}  // namespace convt
+
+int main(int argc, char** argv) {
+  if (argc != 3) return 2;
+  const int seed = std::atoi(argv[1]), problems = std::atoi(argv[2]);
+  for (int i = 0; i < problems; ++i) {
+    convt::generator.seed(static_cast<unsigned>(seed + i));
+    simt::seed(static_cast<unsigned>(seed + i));
+    using convt::DataType;
+    const int row = (seed + i) / 2 % convt::family::config_count;
+    const bool right = (seed + i) % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
+                                           : convt::run<convt::BFloat16>(DataType::bfloat16, row);
+    if (!right) {
+      std::printf("seed %d\n", seed + i);
+      return 1;
+    }
+  }
+  using convt::residues, convt::vectors;
+  std::printf("%d problems; residues 1: %d, 2: %d, 4: %d, 8: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", problems,
+              residues[1], residues[2], residues[4], residues[8], vectors[1], vectors[2], vectors[4], vectors[8]);
+  return 0;
+}
