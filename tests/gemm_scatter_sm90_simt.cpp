@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/gemm_scatter_sm90/align.cuh"
 #include "kernels/gemm_scatter_sm90/kernel.cuh"
 #include "plan/plan.h"
 #include "simt_problem.h"
@@ -33,8 +34,8 @@ Problem patches(DataType dtype) {
     p.w_strides = last ? channels_last(p.w_sizes()) : dense(p.w_sizes());
     p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
     // Images or channels of a larger tensor.
-    if (pick(0, 3) == 0) p.x_strides[0] += 8 * pick(1, 9);
-    if (pick(0, 3) == 0) p.x_strides[last ? 0 : 1] += 8 * pick(1, 9), p.x_strides[0] *= 3;
+    if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? 8 : 1) * pick(1, 9);
+    if (pick(0, 3) == 0) p.x_strides[last ? 0 : 1] += (pick(0, 1) == 0 ? 8 : 1) * pick(1, 9), p.x_strides[0] *= 3;
     if (last && pick(0, 3) == 0) p.x_strides = channels_last({p.batch, p.in_channels + 8, p.in_h, p.in_w});
     if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
     p.has_bias = pick(0, 1) == 1;
@@ -58,7 +59,7 @@ void launch_row(const Plan& plan, const Problem& p, const family::Params& params
   }
 }
 
-int residues[9] = {}, vectors[9] = {};
+int aligned = 0, vectors[9] = {};
 
 template <class Scalar>
 bool run(DataType dtype, int32_t row) {
@@ -78,14 +79,25 @@ bool run(DataType dtype, int32_t row) {
     // A block takes several tiles.
     plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
     family::Launch launch;
-    family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, nullptr}, launch);
+    // Copied though it need not be.
+    const bool last = family::is_channels_last(p);
+    if (plan.workspace_bytes == 0 && !last && pick(0, 2) == 0) {
+      plan.workspace_bytes = family::aligned_bytes(p);
+      plan.grid = 1;
+    }
+    const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
+    family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     family::Params& params = launch.params;
-    for (int32_t r = 0; r < params.residues; ++r) params.x_maps[r] = device::make_tensor_map(launch.x_maps[r]);
-    params.w_map = device::make_tensor_map(launch.w_map);
+    if (params.aligns_x) {
+      simt::launch(dim3(static_cast<unsigned>(launch.align_grid)), dim3(family::align_threads), 0,
+                   [&] { family::align_kernel<Scalar>(launch.align); });
+      ++aligned;
+    }
+    params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     launch_row<Scalar>(plan, p, params);
-    ++residues[params.residues], ++vectors[params.vector];
-    const std::string what = configuration + ", " + std::to_string(params.residues) + " residues, vectors of " +
-                             std::to_string(params.vector);
+    ++vectors[params.vector];
+    const std::string what =
+        configuration + (params.aligns_x ? ", aligned" : "") + ", vectors of " + std::to_string(params.vector);
     return c.check(what.c_str(), [](float v) { return v; });
   }
 }
@@ -108,8 +120,8 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  using convt::residues, convt::vectors;
-  std::printf("%d problems; residues 1: %d, 2: %d, 4: %d, 8: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", problems,
-              residues[1], residues[2], residues[4], residues[8], vectors[1], vectors[2], vectors[4], vectors[8]);
+  using convt::vectors;
+  std::printf("%d problems; aligned: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", problems, convt::aligned, vectors[1],
+              vectors[2], vectors[4], vectors[8]);
   return 0;
 }

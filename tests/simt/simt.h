@@ -862,7 +862,7 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
   static const unsigned char zeros[16] = {};
   const int64_t unit = 16 / layout.element_bytes;  // a unit may be cut by the end of the innermost dimension
   const int32_t inner = layout.inner_bytes();
-  if (inner != 128 && at[0] % unit != 0) simt::fail("a box begins inside of a unit");
+  if (at[0] % unit != 0) simt::fail("a box begins inside of a unit");
   SharedAddress to = shared;
   for (int32_t g = 0; g < layout.box[4]; ++g) {
     for (int32_t n = 0; n < layout.box[3]; ++n) {

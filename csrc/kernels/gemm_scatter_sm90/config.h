@@ -1,9 +1,10 @@
 // Configurations of the family for kernels as large as their stride, in 16-bit types, on Hopper. There no output has
 // inputs of two positions: the layer is one matrix product of x (positions x channels) and w (channels x outputs of a
 // position), and y its elements, scattered. wgmma takes both operands as they are in memory, whichever of their
-// dimensions is the innermost: the copy engine brings them, nothing is packed or transposed. A is what y has outermost:
-// outputs of a position if y is NCHW, positions if it is channels_last. A warpgroup stages its part of a tile in shared
-// memory and writes vectors of y from there, while the other one multiplies if they take tiles in turn.
+// dimensions is the innermost: the copy engine brings them, nothing is packed or transposed. Only rows of x that it
+// does not take, because they begin anywhere, are copied first. A is what y has outermost: outputs of a position if y
+// is NCHW, positions if it is channels_last. A warpgroup stages its part of a tile in shared memory and writes vectors
+// of y from there, while the other one multiplies if they take tiles in turn.
 #pragma once
 
 #include <algorithm>
@@ -31,10 +32,12 @@ inline constexpr int32_t consumers = 256, threads = consumers + 32;  // two warp
 // Operands are copied in blocks of 64 x 64 elements: 64 rows of 128 bytes, of the reduction if they are MN-major.
 inline constexpr int32_t block_side = 64, row_bytes = 128, block_bytes = block_side * row_bytes;
 inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
-inline constexpr int32_t most_residues = 8;
 inline constexpr int32_t most_kernel_w = block_side;
 inline constexpr int32_t most_stages = 8;
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+
+// Where rows of x are copied first: threads of a block, and pairs of positions of each.
+inline constexpr int32_t align_threads = 256, align_pairs = 8, align_positions = 2 * align_threads * align_pairs;
 
 constexpr int32_t stage_bytes(const Config& c) { return (c.rows + c.columns) / block_side * block_bytes; }
 // Rows of what a warpgroup stages begin in other banks than their neighbours'.

@@ -49,16 +49,16 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr int output_blocks = (channels_last ? config.columns : config.rows) / block_side;
   constexpr int segment_blocks = (channels_last ? config.rows : config.columns) / block_side;
   if (!device::elect()) return;
-  const int32_t channels_of_box = block_side / p.residues;
+  if (p.aligns_x) device::wait_for_previous_kernel();
   uint32_t stage = 0, parity = 1;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = Tile::of<Row, channels_last>(p, number);
-    int32_t image[segment_blocks], position[segment_blocks];
+    int32_t row[segment_blocks], position[segment_blocks];
 #pragma unroll
     for (int s = 0; s < segment_blocks; ++s) {
       auto segment = static_cast<uint32_t>(tile.segment + s);
-      image[s] = static_cast<int32_t>(p.segments.divide(segment));
+      row[s] = static_cast<int32_t>(p.segments.divide(segment));
       position[s] = static_cast<int32_t>(segment) * block_side;
     }
 #pragma unroll 1
@@ -68,24 +68,20 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
       device::mbarrier_arrive_expect(full, stage_bytes(config));
       device::SharedAddress a = shared.stages + stage * stage_bytes(config), b = a + config.rows * row_bytes;
       const device::SharedAddress w = channels_last ? b : a, x = channels_last ? a : b;
-      const int32_t channel = chunk * channels_of_box;
+      const int32_t channel = chunk * block_side;
 #pragma unroll
       for (int s = 0; s < segment_blocks; ++s) {
         if constexpr (channels_last) {
-          const int32_t at[] = {channel, position[s], image[s], 0, 0};
-          device::box_load(x + s * block_bytes, p.x_maps[0], at, full);
+          const int32_t at[] = {channel, position[s], row[s], 0, 0};
+          device::box_load(x + s * block_bytes, p.x_map, at, full);
         } else {
-#pragma unroll 1
-          for (int32_t r = 0; r < p.residues; ++r) {
-            const int32_t at[] = {p.x_first[r] + position[s], channel, tile.group, image[s], 0};
-            device::box_load(x + s * block_bytes + static_cast<uint32_t>(r * channels_of_box * row_bytes), p.x_maps[r],
-                             at, full);
-          }
+          const int32_t at[] = {position[s], channel, tile.group, row[s], 0};
+          device::box_load(x + s * block_bytes, p.x_map, at, full);
         }
       }
 #pragma unroll
       for (int m = 0; m < output_blocks; ++m) {
-        const int32_t at[] = {tile.output + m * block_side, channel, 0, tile.group, 0};
+        const int32_t at[] = {tile.output + m * block_side, channel, tile.group, 0, 0};
         device::box_load(w + m * block_bytes, p.w_map, at, full);
       }
       if (++stage == stages) stage = 0, parity ^= 1;
@@ -112,11 +108,14 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
     return all;
   };
   auto* const y = static_cast<uint16_t*>(p.y);
-  // Where the outputs of a position begin.
-  const auto of_position = [&](int32_t position, int32_t image) {
-    auto column = static_cast<uint32_t>(position);
-    const auto row = static_cast<int32_t>(p.width.divide(column));
-    return image * p.y_batch_stride + static_cast<int64_t>(row) * p.kernel_h * p.y_row_stride +
+  // Where the outputs of a position of the tile begin, or -1 if there is none.
+  const auto of_position = [&](int32_t at) -> int64_t {
+    auto segment = static_cast<uint32_t>(tile.segment + at / block_side);
+    const auto row = static_cast<int32_t>(p.segments.divide(segment));
+    auto column = segment * block_side + static_cast<uint32_t>(at % block_side);
+    if (row >= p.rows || static_cast<int32_t>(column) >= p.positions) return -1;
+    const int64_t image = row + static_cast<int64_t>(p.image.divide(column)), image_row = p.width.divide(column);
+    return image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
            static_cast<int64_t>(column) * p.kernel_w * p.y_column_stride;
   };
   if constexpr (channels_last) {
@@ -128,12 +127,9 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
     uint16_t* const to = y + kernel_row * p.y_row_stride + in_row;
 #pragma unroll 4
     for (int32_t row = thread / vectors; row < config.group_rows(); row += together) {
-      auto segment = static_cast<uint32_t>(tile.segment + (first_row + row) / block_side);
-      const auto image = static_cast<int32_t>(p.segments.divide(segment));
-      const int32_t position = static_cast<int32_t>(segment) * block_side + (first_row + row) % block_side;
-      if (position >= p.positions || image >= p.images) continue;
-      *reinterpret_cast<Elements<vector>*>(to + of_position(position, image)) =
-          vector_at(row, thread % vectors * vector);
+      const int64_t position = of_position(first_row + row);
+      if (position < 0) continue;
+      *reinterpret_cast<Elements<vector>*>(to + position) = vector_at(row, thread % vectors * vector);
     }
   } else {
     // A row of the kernel has so many vectors, and so many of those rows are staged.
@@ -143,11 +139,9 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
 #pragma unroll 1
     for (int32_t v = thread - first * vectors; v < vectors; v += group_threads) {
       const int32_t column = v * vector / p.kernel_w, part = v * vector - column * p.kernel_w;
-      auto segment = static_cast<uint32_t>(tile.segment + column / block_side);
-      const auto image = static_cast<int32_t>(p.segments.divide(segment));
-      const int32_t position = static_cast<int32_t>(segment) * block_side + column % block_side;
-      if (position >= p.positions || image >= p.images) continue;
-      uint16_t* const to = y + of_position(position, image) + part;
+      const int64_t position = of_position(column);
+      if (position < 0) continue;
+      uint16_t* const to = y + position + part;
       const int32_t first_kernel_row = (tile.output + first_row) / p.kernel_w;
 #pragma unroll 4
       for (int32_t row = first; row < rows; row += step) {
@@ -317,7 +311,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
   const Shared shared{start, start + staged_at, start + barriers_at, memory + staged_at, memory + bias_at};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) {
-    for (int32_t r = 0; r < p.residues; ++r) device::prefetch_tensor_map(p.x_maps[r]);
+    device::prefetch_tensor_map(p.x_map);
     device::prefetch_tensor_map(p.w_map);
   }
   if (thread < stages_of(config)) {

@@ -7,8 +7,9 @@
 
 namespace convt::gemm_scatter_sm90 {
 
-// Launches `plan` (made by the planner for `problem`) on `stream` of the current device; pointers are device pointers.
-// The weights are aligned to 16 bytes, and x if it is channels_last; others may have any alignment.
+// Copies x if the copy engine does not take it as it is, and launches `plan` (made by the planner for `problem`) on
+// `stream` of the current device; pointers are device pointers. Weights and x are aligned as the problem says; others
+// may have any alignment.
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
 
 }  // namespace convt::gemm_scatter_sm90

@@ -9,41 +9,44 @@
 namespace convt::gemm_scatter_sm90 {
 
 template <class Scalar>
-cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Params& params, cudaStream_t stream);
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch& launch, cudaStream_t stream);
 
 }  // namespace convt::gemm_scatter_sm90
 
 #if defined(CONVT_GEMM_SCATTER_SM90_INSTANTIATE)
 
-#include "../prepared.h"
+#include "../early_launch.h"
+#include "align.cuh"
 #include "kernel.cuh"
 
 namespace convt::gemm_scatter_sm90 {
 
 template <class Scalar, int Row, bool channels_last>
-cudaError_t launch_kernel(const Plan& plan, const Params& params, cudaStream_t stream) {
-  const auto kernel = gemm_scatter_sm90_kernel<Scalar, Row, channels_last>;
+cudaError_t launch_layout(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
-  const cudaError_t error = prepared.prepare(kernel);
-  if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(plan.grid), threads, static_cast<size_t>(plan.shared_bytes), stream>>>(params);
-  return cudaGetLastError();
+  return launch_kernel(prepared, gemm_scatter_sm90_kernel<Scalar, Row, channels_last>, launch.params,
+                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.aligns_x);
 }
 
 template <class Scalar, int Row = 0>
-cudaError_t launch_row(const Plan& plan, bool channels_last, const Params& params, cudaStream_t stream) {
+cudaError_t launch_row(const Plan& plan, bool channels_last, const Launch& launch, cudaStream_t stream) {
   if constexpr (Row == config_count) {
     return cudaErrorInvalidConfiguration;
   } else {
-    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, channels_last, params, stream);
-    return channels_last ? launch_kernel<Scalar, Row, true>(plan, params, stream)
-                         : launch_kernel<Scalar, Row, false>(plan, params, stream);
+    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, channels_last, launch, stream);
+    return channels_last ? launch_layout<Scalar, Row, true>(plan, launch, stream)
+                         : launch_layout<Scalar, Row, false>(plan, launch, stream);
   }
 }
 
 template <class Scalar>
-cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Params& params, cudaStream_t stream) {
-  return launch_row<Scalar>(plan, is_channels_last(problem), params, stream);
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch& launch, cudaStream_t stream) {
+  if (launch.params.aligns_x) {
+    align_kernel<Scalar><<<static_cast<unsigned>(launch.align_grid), align_threads, 0, stream>>>(launch.align);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  return launch_row<Scalar>(plan, is_channels_last(problem), launch, stream);
 }
 
 }  // namespace convt::gemm_scatter_sm90

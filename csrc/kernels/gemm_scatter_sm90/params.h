@@ -11,49 +11,70 @@
 namespace convt::gemm_scatter_sm90 {
 
 struct Params {
-  TensorMap x_maps[most_residues];  // of one residue, if x is channels_last
-  TensorMap w_map;
+  TensorMap x_map, w_map;
   void* y;
   const void* bias;  // null if there is none
   int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
-  int32_t x_first[most_residues];
-  int32_t residues, chunks, tiles;
-  int32_t outputs, positions, images;  // of a position, of an image, in all
-  int32_t out_channels;                // of a group
+  int32_t chunks, tiles;
+  int32_t outputs, positions, rows;  // outputs of a position; positions of a row, and rows
+  int32_t out_channels;              // of a group
   int32_t kernel_h, kernel_w;
   int32_t vector;  // elements of y that are written at once
-  Divisor output_tiles, segment_tiles, segments, width;
+  bool aligns_x;   // the kernel before this one copies x
+  Divisor output_tiles, segment_tiles, segments, image, width;
   Divisor taps;     // of an output channel; in channels_last, output channels
   Divisor by_rows;  // rows of the kernel; in channels_last, outputs of one of them
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
 
+// What the kernel that copies x is given.
+struct AlignParams {
+  const void* x;
+  void* to;
+  int64_t batch_stride, channel_stride, position_stride, to_stride;
+  int32_t positions;  // of all images
+  Divisor image, blocks;
+};
+
 struct Launch {
   Params params;
-  TensorMapLayout x_maps[most_residues], w_map;  // of which the driver makes the maps
+  TensorMapLayout x_map, w_map;  // of which the driver makes the maps
+  AlignParams align;
+  int64_t align_grid;
 };
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
-  const Tiling t = make_tiling(config, p);
-  const bool last = is_channels_last(p);
+  const bool last = is_channels_last(p), aligns_x = plan.workspace_bytes > 0;
+  const Tiling t = make_tiling(config, p, aligns_x);
   Params& q = launch.params;
   q = {};
-  q.residues = residues_of(p);
-  for (int32_t r = 0; r < q.residues; ++r) {
-    launch.x_maps[r] = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, o.x, r, q.x_first[r]);
+  q.aligns_x = aligns_x;
+  if (aligns_x) {
+    const int64_t blocks = ceil_div<int64_t>(t.positions, align_positions);
+    launch.align = {o.x,
+                    o.workspace,
+                    p.x_strides[0],
+                    p.x_strides[1],
+                    p.in_w > 1 ? p.x_strides[3] : p.x_strides[2],
+                    aligned_row(p),
+                    static_cast<int32_t>(t.positions),
+                    Divisor(p.in_h * p.in_w),
+                    Divisor(blocks)};
+    launch.align_grid = blocks * p.in_channels;
   }
+  launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, aligns_x ? o.workspace : o.x, aligns_x);
   launch.w_map = make_w_map(p, o.w);
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.y_row_stride = p.out_h > 1 ? p.y_strides[2] : 0, q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
   q.chunks = static_cast<int32_t>(t.chunks), q.tiles = static_cast<int32_t>(t.tiles);
   q.outputs = static_cast<int32_t>(outputs_of_position(p)), q.positions = static_cast<int32_t>(t.positions);
-  q.images = static_cast<int32_t>(p.batch), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
+  q.rows = static_cast<int32_t>(t.rows), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
   q.kernel_h = static_cast<int32_t>(p.kernel_h), q.kernel_w = static_cast<int32_t>(p.kernel_w);
   q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
-  q.segments = Divisor(t.segments), q.width = Divisor(p.in_w);
+  q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
   q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w);
   q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_h);
   // Of a row of y that one position has, or several of a row of x.

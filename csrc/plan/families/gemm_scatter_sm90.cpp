@@ -46,15 +46,9 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
       return "takes outputs in channels_last whose columns follow each other";
     }
   } else {
-    if (!dense(p.in_w, x[3], 1) || (p.in_w == 1 && !dense(p.in_h, x[2], 1))) {
-      return "takes x whose columns are innermost, if those of y are";
-    }
     if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns or channels are innermost";
     if (p.kernel_w > family::most_kernel_w || family::most_kernel_w % p.kernel_w != 0) {
       return "takes 1, 2, 4, 8, 16, 32 or 64 columns of a kernel";
-    }
-    if (p.in_channels_per_group() % family::residues_of(p) != 0) {
-      return "takes multiples of 8 input channels where their rows have no multiple of 16 bytes";
     }
   }
   // The weights of an input channel, in the order in which y has its outputs.
@@ -65,19 +59,28 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
            : dense(taps_w, w[3], 1) && dense(p.kernel_h, w[2], taps_w) && dense(channels, w[1], p.kernel_h * taps_w);
   if (!in_order) return "takes weights in the layout of y";
   if (!p.w_aligned) return "takes weights that are aligned to 16 bytes";
-  // Where pointers may be anywhere, the copy engine's demands are on strides.
-  int32_t first = 0;
-  const TensorMapLayout x_map =
-      last ? family::make_channels_last_x_map(p, nullptr) : family::make_x_map(p, nullptr, 0, first);
-  if (!x_map.valid() || !family::make_w_map(p, nullptr).valid()) {
-    return "takes strides of x and weights that are multiples of 16 bytes";
+  if (!family::make_w_map(p, nullptr).valid() || (last && !family::make_channels_last_x_map(p, nullptr).valid())) {
+    return "takes strides of weights, and of x in channels_last, that are multiples of 16 bytes";
   }
   return "";
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
+constexpr int64_t most_aligned_bytes = int64_t{1} << 30;  // memory that a user does not expect to need
+
+// Whether the copy engine takes x as it is, and whether x may be copied to where it does.
+bool takes_x(const Problem& p) {
+  const bool innermost = p.in_w > 1 ? p.x_strides[3] == 1 : p.in_h == 1 || p.x_strides[2] == 1;
+  return family::is_channels_last(p) || (innermost && p.x_aligned && family::make_x_map(p, nullptr, false).valid());
+}
+bool may_align_x(const Problem& p) {
+  const int64_t blocks = ceil_div<int64_t>(family::aligned_row(p), family::align_positions);
+  return !family::is_channels_last(p) && family::aligned_row(p) < int64_t{1} << 30 &&
+         family::aligned_bytes(p) <= most_aligned_bytes && checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
+}
+
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool aligns_x) {
   const family::Config& config = family::configs[row];
-  const family::Tiling t = family::make_tiling(config, p);
+  const family::Tiling t = family::make_tiling(config, p, aligns_x);
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2) {
     return refuse(Algorithm::gemm_scatter_sm90, config.name, "needs more tiles than are numbered in 32 bits");
   }
@@ -85,6 +88,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
+  c.plan.workspace_bytes = aligns_x ? family::aligned_bytes(p) : 0;
 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
@@ -106,10 +110,21 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
 }  // namespace
 
 void gemm_scatter_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  const std::string reason = refusal(p, device);
+  std::string reason = refusal(p, device);
+  const bool as_it_is = reason.empty() && takes_x(p), aligned = reason.empty() && may_align_x(p);
+  if (reason.empty() && !as_it_is && !aligned) reason = "takes x of at most 1 GiB where its rows begin anywhere";
   for (int32_t row = 0; row < family::config_count; ++row) {
-    out.push_back(reason.empty() ? candidate_of(p, device, row)
-                                 : refuse(Algorithm::gemm_scatter_sm90, family::configs[row].name, reason));
+    if (!reason.empty()) {
+      out.push_back(refuse(Algorithm::gemm_scatter_sm90, family::configs[row].name, reason));
+      continue;
+    }
+    Candidate best = candidate_of(p, device, row, !as_it_is);
+    if (as_it_is && aligned) {
+      // Images that do not fill their segments of positions do so if they follow each other.
+      const Candidate other = candidate_of(p, device, row, true);
+      if (other.fits() && other.estimated_seconds < best.estimated_seconds) best = other;
+    }
+    out.push_back(best);
   }
 }
 

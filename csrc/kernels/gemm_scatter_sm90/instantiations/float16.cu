@@ -3,6 +3,6 @@
 
 namespace convt::gemm_scatter_sm90 {
 
-template cudaError_t launch_scalar<Float16>(const Plan&, const Problem&, const Params&, cudaStream_t);
+template cudaError_t launch_scalar<Float16>(const Plan&, const Problem&, const Launch&, cudaStream_t);
 
 }  // namespace convt::gemm_scatter_sm90
