@@ -24,7 +24,7 @@ Problem patches(DataType dtype) {
     const bool last = pick(0, 1) == 1;
     p.batch = pick(1, 4);
     p.groups = !last && pick(0, 3) == 0 ? pick(1, 3) : 1;
-    p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, 20));
+    p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
     p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 12));
     p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
     p.kernel_h = p.stride_h = pick(1, 4);

@@ -22,6 +22,7 @@ struct Shared {
 
   CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
   CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
+  CONVT_DEVICE device::SharedAddress order(int32_t group) const { return barriers + 8 * (2 * most_stages + group); }
 };
 
 // A tile: the first of its outputs of a position, and of its segments.
@@ -213,6 +214,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const device::MatrixDescriptor b_of_stages =
       device::matrix_descriptor(shared.stages + config.rows * row_bytes, of_8_rows, block_bytes);
   const auto grid = static_cast<int32_t>(gridDim.x);
+  uint32_t turn = 0;
   // Chunks of the block's tiles before this one, which are in the stages in turn.
   uint32_t chunks_before = config.alternate ? static_cast<uint32_t>(group * p.chunks) : 0;
 #pragma unroll 1
@@ -226,6 +228,10 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
       device::wgmma_results(sums[m]);
     }
+    // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
+    if (config.alternate && turn + static_cast<uint32_t>(group) > 0)
+      device::mbarrier_wait(shared.order(group), (turn + 1 - static_cast<uint32_t>(group)) & 1);
+    ++turn;
     uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
@@ -249,6 +255,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       used = stage;
       if (++stage == stages) stage = 0, parity ^= 1;
     }
+    if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
     // Biases while the last products are on their way, when all threads have read what was staged before.
     device::named_barrier(1 + group, group_threads);
     constexpr int outputs = channels_last ? columns : rows;
@@ -318,6 +325,9 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
     const auto stage = static_cast<uint32_t>(thread);
     device::mbarrier_init(shared.full(stage), 1);
     device::mbarrier_init(shared.empty(stage), (config.alternate ? consumers / 2 : consumers) / 32);
+    device::mbarrier_init_fence();
+  } else if (thread >= 32 && thread < 34) {
+    device::mbarrier_init(shared.order(thread - 32), consumers / 2 / 32);
     device::mbarrier_init_fence();
   }
   __syncthreads();
