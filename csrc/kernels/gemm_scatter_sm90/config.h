@@ -44,10 +44,11 @@ constexpr int32_t stage_bytes(const Config& c) { return (c.rows + c.columns) / b
 constexpr int32_t staged_pitch(const Config& c) { return 2 * c.columns + 16; }
 constexpr int32_t staged_bytes(const Config& c) { return c.group_rows() * staged_pitch(c); }
 constexpr int32_t bias_bytes(const Config& c) { return 4 * std::max(c.group_rows(), c.columns); }
-// After the stages: of each warpgroup what it stages, and biases; then the barriers, full and empty of each stage and
-// whose turn it is.
+inline constexpr int32_t places_bytes = 2 * 2 * block_side * 8;
+// After the stages: of each warpgroup what it stages, biases and places in y; then the barriers, full and empty of each
+// stage and whose turn it is.
 constexpr int32_t other_bytes(const Config& c) {
-  return 2 * (staged_bytes(c) + bias_bytes(c)) + 8 * (2 * most_stages + 2);
+  return 2 * (staged_bytes(c) + bias_bytes(c) + places_bytes) + 8 * (2 * most_stages + 2);
 }
 constexpr int32_t stages_of(const Config& c) {
   return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));

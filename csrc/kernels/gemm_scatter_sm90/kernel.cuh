@@ -18,7 +18,7 @@ struct alignas(2 * N) Elements {
 // Where things are in shared memory.
 struct Shared {
   device::SharedAddress stages, staged, barriers;
-  unsigned char *staged_memory, *bias_memory;
+  unsigned char *staged_memory, *bias_memory, *places_memory;
 
   CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
   CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
@@ -90,10 +90,43 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   }
 }
 
+// Where outputs of a tile are in y, for a warpgroup: of each of its positions, and unless y is channels_last of each
+// row of the kernel of each of its channels. Negative if there are none.
+struct Places {
+  int64_t positions[block_side * 2], kernel_rows[block_side * 2];
+
+  // By all threads of the warpgroup, each of which has one of both.
+  template <int Row, bool channels_last>
+  CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t first_row, int32_t thread) {
+    static_assert(configs[Row].group_rows() <= block_side * 2 && configs[Row].columns <= block_side * 2);
+    const int32_t at = thread + (channels_last ? first_row : 0);
+    auto segment = static_cast<uint32_t>(tile.segment + at / block_side);
+    const auto row = static_cast<int32_t>(p.segments.divide(segment));
+    auto column = segment * block_side + static_cast<uint32_t>(at % block_side);
+    int64_t place = -1;
+    if (row < p.rows && static_cast<int32_t>(column) < p.positions) {
+      const int64_t image = row + static_cast<int64_t>(p.image.divide(column)), image_row = p.width.divide(column);
+      place = image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
+              static_cast<int64_t>(column) * p.kernel_w * p.y_column_stride;
+    }
+    positions[thread] = place;
+    if constexpr (!channels_last) {
+      auto output = static_cast<uint32_t>(tile.output + first_row + thread);
+      place = -1;
+      if (static_cast<int32_t>(output) < p.outputs) {
+        const int64_t channel = p.taps.divide(output), kernel_row = p.by_rows.divide(output);
+        place = (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
+                kernel_row * p.y_row_stride;
+      }
+      kernel_rows[thread] = place;
+    }
+  }
+};
+
 // What the threads of a warpgroup write of a tile: of what is staged, `Parts` rows (columns of the kernel) of `Width`
 // columns (positions) make a vector of y, in which they take turns. In channels_last a vector is part of a row.
 template <int Row, bool channels_last, int Width, int Parts>
-CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const unsigned char* staged) {
+CONVT_DEVICE void write(const Params& p, const Tile& tile, const Places& places, const unsigned char* staged) {
   constexpr Config config = configs[Row];
   constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config), group_threads = consumers / 2;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
@@ -109,59 +142,41 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
     return all;
   };
   auto* const y = static_cast<uint16_t*>(p.y);
-  // Where the outputs of a position of the tile begin, or -1 if there is none.
-  const auto of_position = [&](int32_t at) -> int64_t {
-    auto segment = static_cast<uint32_t>(tile.segment + at / block_side);
-    const auto row = static_cast<int32_t>(p.segments.divide(segment));
-    auto column = segment * block_side + static_cast<uint32_t>(at % block_side);
-    if (row >= p.rows || static_cast<int32_t>(column) >= p.positions) return -1;
-    const int64_t image = row + static_cast<int64_t>(p.image.divide(column)), image_row = p.width.divide(column);
-    return image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
-           static_cast<int64_t>(column) * p.kernel_w * p.y_column_stride;
-  };
   if constexpr (channels_last) {
     constexpr int32_t vectors = config.columns / vector, together = group_threads / vectors;
-    const int32_t output = tile.output + thread % vectors * vector;
-    if (output >= p.outputs) return;
-    auto in_row = static_cast<uint32_t>(output);
-    const auto kernel_row = static_cast<int32_t>(p.by_rows.divide(in_row));
+    const int32_t column = thread % vectors * vector;
+    if (tile.output + column >= p.outputs) return;
+    auto in_row = static_cast<uint32_t>(tile.output + column);
+    const int64_t kernel_row = p.by_rows.divide(in_row);
     uint16_t* const to = y + kernel_row * p.y_row_stride + in_row;
 #pragma unroll 4
     for (int32_t row = thread / vectors; row < config.group_rows(); row += together) {
-      const int64_t position = of_position(first_row + row);
-      if (position < 0) continue;
-      *reinterpret_cast<Elements<vector>*>(to + position) = vector_at(row, thread % vectors * vector);
+      const int64_t place = places.positions[row];
+      if (place >= 0) *reinterpret_cast<Elements<vector>*>(to + place) = vector_at(row, column);
     }
   } else {
-    // A row of the kernel has so many vectors, and so many of those rows are staged.
-    const int32_t vectors = config.columns * p.kernel_w / vector, rows = config.group_rows() / p.kernel_w;
-    const int32_t step = group_threads > vectors ? group_threads / vectors : 1;
+    // A row of the kernel has so many vectors; each is written for all of those rows that are staged.
+    const int32_t vectors = config.columns * p.kernel_w / vector;
+    const int32_t together = larger(1, group_threads / vectors) * p.kernel_w;
     const int32_t first = thread / vectors;  // 0, if there are more vectors than threads
 #pragma unroll 1
     for (int32_t v = thread - first * vectors; v < vectors; v += group_threads) {
       const int32_t column = v * vector / p.kernel_w, part = v * vector - column * p.kernel_w;
-      const int64_t position = of_position(column);
+      const int64_t position = places.positions[column];
       if (position < 0) continue;
       uint16_t* const to = y + position + part;
-      const int32_t first_kernel_row = (tile.output + first_row) / p.kernel_w;
 #pragma unroll 4
-      for (int32_t row = first; row < rows; row += step) {
-        if (tile.output + first_row + row * p.kernel_w >= p.outputs) break;
-        auto kernel_row = static_cast<uint32_t>(first_kernel_row + row);
-        const auto channel = static_cast<int32_t>(p.by_rows.divide(kernel_row)) + tile.group * p.out_channels;
-        *reinterpret_cast<Elements<vector>*>(to + channel * p.y_channel_stride +
-                                             static_cast<int64_t>(kernel_row) * p.y_row_stride) =
-            vector_at(row * p.kernel_w + part, column);
+      for (int32_t row = first * p.kernel_w; row < config.group_rows(); row += together) {
+        const int64_t place = places.kernel_rows[row];
+        if (place >= 0) *reinterpret_cast<Elements<vector>*>(to + place) = vector_at(row + part, column);
       }
     }
   }
 }
 
 template <int Row, bool channels_last>
-CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const unsigned char* staged) {
-  const auto with = [&]<int Width, int Parts>() {
-    write<Row, channels_last, Width, Parts>(p, tile, first_row, staged);
-  };
+CONVT_DEVICE void write(const Params& p, const Tile& tile, const Places& places, const unsigned char* staged) {
+  const auto with = [&]<int Width, int Parts>() { write<Row, channels_last, Width, Parts>(p, tile, places, staged); };
   const int32_t parts = channels_last ? 1 : smaller(p.kernel_w, p.vector);
   const auto of_vector = [&]<int Vector>() {
     if constexpr (channels_last) {
@@ -206,6 +221,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const int32_t first_row = config.alternate ? 0 : group * rows;
   unsigned char* const staged = shared.staged_memory + group * staged_bytes(config);
   auto* const biases = reinterpret_cast<float*>(shared.bias_memory + group * bias_bytes(config));
+  auto& places = *reinterpret_cast<Places*>(shared.places_memory + group * sizeof(Places));
   // Where a lane's row of the matrices of stmatrix begins: 16 rows of 16 columns.
   const device::SharedAddress staged_row = shared.staged + group * staged_bytes(config) +
                                            static_cast<uint32_t>((warp * 16 + lane % 16) * pitch + lane / 16 * 16);
@@ -256,8 +272,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       if (++stage == stages) stage = 0, parity ^= 1;
     }
     if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
-    // Biases while the last products are on their way, when all threads have read what was staged before.
+    // Biases and places while the last products are on their way, when all threads have read what was staged before.
     device::named_barrier(1 + group, group_threads);
+    places.template find<Row, channels_last>(p, tile, first_row, thread);
     constexpr int outputs = channels_last ? columns : rows;
 #pragma unroll
     for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
@@ -302,7 +319,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
     }
     device::named_barrier(1 + group, group_threads);
-    write<Row, channels_last>(p, tile, first_row, staged);
+    write<Row, channels_last>(p, tile, places, staged);
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
   }
 }
@@ -312,10 +329,12 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr Config config = configs[Row];
   constexpr int32_t staged_at = stages_of(config) * stage_bytes(config), bias_at = staged_at + 2 * staged_bytes(config),
-                    barriers_at = bias_at + 2 * bias_bytes(config);
+                    places_at = bias_at + 2 * bias_bytes(config), barriers_at = places_at + 2 * places_bytes;
   unsigned char* const memory = device::dynamic_shared_memory();
   const device::SharedAddress start = device::dynamic_shared_address();
-  const Shared shared{start, start + staged_at, start + barriers_at, memory + staged_at, memory + bias_at};
+  const Shared shared{
+      start, start + staged_at, start + barriers_at, memory + staged_at, memory + bias_at, memory + places_at};
+  static_assert(sizeof(Places) == places_bytes);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) {
     device::prefetch_tensor_map(p.x_map);

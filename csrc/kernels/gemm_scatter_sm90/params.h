@@ -22,8 +22,9 @@ struct Params {
   int32_t vector;  // elements of y that are written at once
   bool aligns_x;   // the kernel before this one copies x
   Divisor output_tiles, segment_tiles, segments, image, width;
-  Divisor taps;     // of an output channel; in channels_last, output channels
-  Divisor by_rows;  // rows of the kernel; in channels_last, outputs of one of them
+  Divisor taps;  // of an output channel; in channels_last, output channels
+  // Unless y is channels_last, columns of the kernel; otherwise outputs of a row of it.
+  Divisor by_rows;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -76,7 +77,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
   q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
   q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w);
-  q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_h);
+  q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_w);
   // Of a row of y that one position has, or several of a row of x.
   const int64_t row = last ? checked_mul(p.kernel_w, p.out_channels) : p.out_w;
   q.vector = 8;
