@@ -59,7 +59,7 @@ void launch_row(const Plan& plan, const Problem& p, const family::Params& params
   }
 }
 
-int aligned = 0, vectors[9] = {};
+int aligned = 0, whole_rows = 0, vectors[9] = {};
 
 template <class Scalar>
 bool run(DataType dtype, int32_t row) {
@@ -95,7 +95,7 @@ bool run(DataType dtype, int32_t row) {
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     launch_row<Scalar>(plan, p, params);
-    ++vectors[params.vector];
+    ++vectors[params.vector], whole_rows += params.whole_rows;
     const std::string what =
         configuration + (params.aligns_x ? ", aligned" : "") + ", vectors of " + std::to_string(params.vector);
     return c.check(what.c_str(), [](float v) { return v; });
@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
     }
   }
   using convt::vectors;
-  std::printf("%d problems; aligned: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", problems, convt::aligned, vectors[1],
-              vectors[2], vectors[4], vectors[8]);
+  std::printf("%d problems; aligned: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", problems,
+              convt::aligned, convt::whole_rows, vectors[1], vectors[2], vectors[4], vectors[8]);
   return 0;
 }

@@ -43,7 +43,7 @@ def problem(rng, layout):
     groups = 1 if layout == "nhwc" else rng.choice((1, 1, 1, 2, 3))
     return patches(
         batch=rng.choice((1, 1, rng.randint(1, 8))),
-        in_channels=groups * rng.choice((8 * rng.randint(1, 60), rng.randint(1, 90))),
+        in_channels=groups * (8 * rng.randint(1, 60) if layout == "nhwc" else rng.randint(1, 400)),
         out_channels=groups * rng.choice((8 * rng.randint(1, 12), rng.randint(1, 60))),
         size=(rng.randint(1, 16), rng.choice((4 * rng.randint(1, 12), rng.randint(1, 30)))),
         kernel=(rng.randint(1, 4), width),
@@ -169,8 +169,9 @@ def test_nan_and_inf_spread_by_taps_only(configuration, layout):
         pytest.skip("needs sm_90")
     rng = random.Random(configuration)
     dtype = torch.float16
-    for _ in range(8):
+    for _ in range(6):
         p = problem(rng, layout)
+        p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1])})
         ones = [
             torch.ones(s, dtype=dtype, device="cuda").contiguous(memory_format=FORMATS[layout])
             for s in (p.x_shape, p.w_shape)

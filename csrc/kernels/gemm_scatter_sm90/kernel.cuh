@@ -112,13 +112,9 @@ struct Places {
     positions[thread] = place;
     if constexpr (!channels_last) {
       auto output = static_cast<uint32_t>(tile.output + first_row + thread);
-      place = -1;
-      if (static_cast<int32_t>(output) < p.outputs) {
-        const int64_t channel = p.taps.divide(output), kernel_row = p.by_rows.divide(output);
-        place = (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
-                kernel_row * p.y_row_stride;
-      }
-      kernel_rows[thread] = place;
+      const int64_t channel = p.taps.divide(output), kernel_row = p.by_rows.divide(output);
+      kernel_rows[thread] = (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
+                            kernel_row * p.y_row_stride;
     }
   }
 };
@@ -126,7 +122,8 @@ struct Places {
 // What the threads of a warpgroup write of a tile: of what is staged, `Parts` rows (columns of the kernel) of `Width`
 // columns (positions) make a vector of y, in which they take turns. In channels_last a vector is part of a row.
 template <int Row, bool channels_last, int Width, int Parts>
-CONVT_DEVICE void write(const Params& p, const Tile& tile, const Places& places, const unsigned char* staged) {
+CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const Places& places,
+                        const unsigned char* staged) {
   constexpr Config config = configs[Row];
   constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config), group_threads = consumers / 2;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
@@ -155,6 +152,42 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, const Places& places,
       if (place >= 0) *reinterpret_cast<Elements<vector>*>(to + place) = vector_at(row, column);
     }
   } else {
+    const int32_t outputs = smaller(config.group_rows(), p.outputs - tile.output - first_row);
+    if (p.whole_rows) {
+      // A warp writes vectors that follow each other in a channel of y, of all rows of the kernel, for every fourth
+      // channel: sectors of memory, of 32 bytes, of which an instruction writes a part take longer.
+      const int32_t warp = thread / 32, taps = p.kernel_h * p.kernel_w;
+#pragma unroll 1
+      for (int32_t s = 0; s < config.columns / block_side; ++s) {
+        auto segment = static_cast<uint32_t>(tile.segment + s);
+        p.segments.divide(segment);
+        uint32_t first_column = segment * block_side;
+        p.width.divide(first_column);
+        uint32_t last = first_column + block_side - 1;
+        const uint32_t vectors = (p.width.divide(last) + 1) * p.row_vectors.divisor;
+#pragma unroll 1
+        for (uint32_t v = static_cast<uint32_t>(thread) % 32; v < vectors; v += 32) {
+          uint32_t rest = v;
+          const auto row = static_cast<int32_t>(p.row_vectors.divide(rest));
+          const auto kernel_row = static_cast<int32_t>(p.kernel_row_vectors.divide(rest));
+          const int32_t at = static_cast<int32_t>(rest) * vector, column_of_row = at / p.kernel_w;
+          const int32_t part = at - column_of_row * p.kernel_w;
+          const int32_t column =
+              row * static_cast<int32_t>(p.width.divisor) + column_of_row - static_cast<int32_t>(first_column);
+          if (column < 0 || column >= block_side) continue;
+          const int64_t position = places.positions[s * block_side + column];
+          if (position < 0) continue;
+          uint16_t* const to = y + position + kernel_row * p.y_row_stride + part;
+          const int32_t tap = kernel_row * p.kernel_w + part;
+#pragma unroll 4
+          for (int32_t output = warp * taps; output < outputs; output += group_threads / 32 * taps) {
+            *reinterpret_cast<Elements<vector>*>(to + places.kernel_rows[output]) =
+                vector_at(output + tap, s * block_side + column);
+          }
+        }
+      }
+      return;
+    }
     // A row of the kernel has so many vectors; each is written for all of those rows that are staged.
     const int32_t vectors = config.columns * p.kernel_w / vector;
     const int32_t together = larger(1, group_threads / vectors) * p.kernel_w;
@@ -166,17 +199,19 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, const Places& places,
       if (position < 0) continue;
       uint16_t* const to = y + position + part;
 #pragma unroll 4
-      for (int32_t row = first * p.kernel_w; row < config.group_rows(); row += together) {
-        const int64_t place = places.kernel_rows[row];
-        if (place >= 0) *reinterpret_cast<Elements<vector>*>(to + place) = vector_at(row + part, column);
+      for (int32_t output = first * p.kernel_w; output < outputs; output += together) {
+        *reinterpret_cast<Elements<vector>*>(to + places.kernel_rows[output]) = vector_at(output + part, column);
       }
     }
   }
 }
 
 template <int Row, bool channels_last>
-CONVT_DEVICE void write(const Params& p, const Tile& tile, const Places& places, const unsigned char* staged) {
-  const auto with = [&]<int Width, int Parts>() { write<Row, channels_last, Width, Parts>(p, tile, places, staged); };
+CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const Places& places,
+                        const unsigned char* staged) {
+  const auto with = [&]<int Width, int Parts>() {
+    write<Row, channels_last, Width, Parts>(p, tile, first_row, places, staged);
+  };
   const int32_t parts = channels_last ? 1 : smaller(p.kernel_w, p.vector);
   const auto of_vector = [&]<int Vector>() {
     if constexpr (channels_last) {
@@ -319,7 +354,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
     }
     device::named_barrier(1 + group, group_threads);
-    write<Row, channels_last>(p, tile, places, staged);
+    write<Row, channels_last>(p, tile, first_row, places, staged);
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
   }
 }

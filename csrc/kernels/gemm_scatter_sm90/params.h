@@ -19,12 +19,14 @@ struct Params {
   int32_t outputs, positions, rows;  // outputs of a position; positions of a row, and rows
   int32_t out_channels;              // of a group
   int32_t kernel_h, kernel_w;
-  int32_t vector;  // elements of y that are written at once
-  bool aligns_x;   // the kernel before this one copies x
+  int32_t vector;   // elements of y that are written at once
+  bool whole_rows;  // vectors of all rows of the kernel are written in the order in which they are in y
+  bool aligns_x;    // the kernel before this one copies x
   Divisor output_tiles, segment_tiles, segments, image, width;
   Divisor taps;  // of an output channel; in channels_last, output channels
   // Unless y is channels_last, columns of the kernel; otherwise outputs of a row of it.
   Divisor by_rows;
+  Divisor row_vectors, kernel_row_vectors;  // of y, that a row of positions has, and a row of the kernel in them
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -86,6 +88,12 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
                            fits(row) && (p.batch == 1 || fits(p.y_strides[0])) &&
                            (last || p.out_channels == 1 || fits(p.y_strides[1])) && fits(q.y_row_stride))) {
     q.vector /= 2;
+  }
+  const int64_t taps = p.kernel_h * p.kernel_w, row_bytes_of_y = 2 * p.out_w;
+  q.whole_rows =
+      !last && p.kernel_h > 1 && p.y_strides[2] == p.out_w && row_bytes_of_y % 32 != 0 && block_side % taps == 0;
+  if (q.whole_rows) {
+    q.row_vectors = Divisor(p.kernel_h * p.out_w / q.vector), q.kernel_row_vectors = Divisor(p.out_w / q.vector);
   }
 }
 
