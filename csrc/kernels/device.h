@@ -28,6 +28,11 @@ CONVT_DEVICE uint2 load_shared_8(SharedAddress from) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
   return v;
 }
+CONVT_DEVICE uint32_t load_shared_2(SharedAddress from) {
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(from) : "memory");
+  return v;
+}
 CONVT_DEVICE uint32_t load_shared_4(SharedAddress from) {
   uint32_t v;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(v) : "r"(from) : "memory");
@@ -49,6 +54,14 @@ CONVT_DEVICE void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) {
 }
 CONVT_DEVICE void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// Vectors to global memory in one instruction, which the compiler does not always make of an assignment.
+CONVT_DEVICE void store_global_8(void* to, uint32_t a, uint32_t b) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(a), "r"(b) : "memory");
+}
+CONVT_DEVICE void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
 // The block's dynamic shared memory. Its address is a constant, which the compiler sees only if it is read so: from the

@@ -588,10 +588,15 @@ using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 inline SharedAddress dynamic_shared_address() { return shared_address(simt::block->shared); }
 inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
+inline uint32_t load_shared_2(SharedAddress from) { return *reinterpret_cast<const uint16_t*>(from); }
 inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
 inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
 inline void store_shared_4(SharedAddress to, float a) { *reinterpret_cast<float*>(to) = a; }
 inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
+inline void store_global_8(void* to, uint32_t a, uint32_t b) { *static_cast<uint2*>(to) = {a, b}; }
+inline void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  *static_cast<uint4*>(to) = {a, b, c, d};
+}
 inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   *reinterpret_cast<uint4*>(to) = {a, b, c, d};
 }
@@ -960,9 +965,9 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
       constexpr int of_unit = k / 2;  // elements of 16 bytes
       // The element at `unit` and `e` of row `r`, of 128 bytes, `blocks` times the distance of MN-major operands away.
       const auto element = [](const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) -> double {
-        const SharedAddress at =
-            swizzled(m.start + static_cast<SharedAddress>(blocks) * m.next + static_cast<SharedAddress>(r / 8) * m.stride + static_cast<SharedAddress>(r % 8 * 128) +
-                     static_cast<SharedAddress>(16 * unit));
+        const SharedAddress at = swizzled(
+            m.start + static_cast<SharedAddress>(blocks) * m.next + static_cast<SharedAddress>(r / 8) * m.stride +
+            static_cast<SharedAddress>(r % 8 * 128) + static_cast<SharedAddress>(16 * unit));
         if constexpr (type == WgmmaType::tf32) {
           return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
         } else if constexpr (type == WgmmaType::float16) {

@@ -34,6 +34,7 @@ inline constexpr int32_t block_side = 64, row_bytes = 128, block_bytes = block_s
 inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
 inline constexpr int32_t most_kernel_w = block_side;
 inline constexpr int32_t most_stages = 8;
+inline constexpr int32_t most_narrow_bytes = 64;  // rows of y
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
 // Where rows of x are copied first: threads of a block, and pairs of positions of each.

@@ -9,16 +9,57 @@ template <class Scalar>
 constexpr device::WgmmaType wgmma_type =
     std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
 
-// Elements whose values do not matter.
-template <int N>
-struct alignas(2 * N) Elements {
-  uint16_t v[N];
-};
+// Words of two 16-bit elements; the second one of a single element does not matter.
+template <int Elements>
+constexpr int words_of = (Elements + 1) / 2;
+
+template <int Elements>
+CONVT_DEVICE void load_words(device::SharedAddress from, uint32_t (&to)[words_of<Elements>]) {
+  if constexpr (Elements == 8) {
+    const uint4 v = device::load_shared_16(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (Elements == 4) {
+    const uint2 v = device::load_shared_8(from);
+    to[0] = v.x, to[1] = v.y;
+  } else if constexpr (Elements == 2) {
+    to[0] = device::load_shared_4(from);
+  } else {
+    to[0] = device::load_shared_2(from);
+  }
+}
+
+template <int Elements>
+CONVT_DEVICE void store_words(uint16_t* to, const uint32_t (&from)[words_of<Elements>]) {
+  if constexpr (Elements == 8) {
+    device::store_global_16(to, from[0], from[1], from[2], from[3]);
+  } else if constexpr (Elements == 4) {
+    device::store_global_8(to, from[0], from[1]);
+  } else if constexpr (Elements == 2) {
+    *reinterpret_cast<uint32_t*>(to) = from[0];
+  } else {
+    *to = static_cast<uint16_t>(from[0]);
+  }
+}
+
+// Element i of a vector is element i / Parts of part i % Parts.
+template <int Width, int Parts>
+CONVT_DEVICE void interleave(const uint32_t (&parts)[Parts][words_of<Width>], uint32_t (&to)[words_of<Width * Parts>]) {
+#pragma unroll
+  for (int w = 0; w < words_of<Width * Parts>; ++w) {
+    const int i = 2 * w, j = 2 * w + 1;
+    if constexpr (Width * Parts == 1) {
+      to[w] = parts[0][0];
+    } else {
+      to[w] = __byte_perm(parts[i % Parts][i / Parts / 2], parts[j % Parts][j / Parts / 2],
+                          (i / Parts % 2 != 0 ? 0x32 : 0x10) | (j / Parts % 2 != 0 ? 0x7600 : 0x5400));
+    }
+  }
+}
 
 // Where things are in shared memory.
 struct Shared {
-  device::SharedAddress stages, staged, barriers;
-  unsigned char *staged_memory, *bias_memory, *places_memory;
+  device::SharedAddress stages, staged, places, barriers;
+  unsigned char* bias_memory;
 
   CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
   CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
@@ -91,14 +132,26 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
 }
 
 // Where outputs of a tile are in y, for a warpgroup: of each of its positions, and unless y is channels_last of each
-// row of the kernel of each of its channels. Negative if there are none.
+// row of the kernel of each of its channels. A position that is not there has a negative one.
 struct Places {
-  int64_t positions[block_side * 2], kernel_rows[block_side * 2];
+  device::SharedAddress positions, kernel_rows;
+
+  CONVT_DEVICE explicit Places(device::SharedAddress at) : positions(at), kernel_rows(at + places_bytes / 2) {}
+
+  CONVT_DEVICE static void put(device::SharedAddress to, int32_t number, int64_t place) {
+    device::store_shared_8(to + static_cast<uint32_t>(8 * number), static_cast<uint32_t>(place),
+                           static_cast<uint32_t>(place >> 32));
+  }
+  CONVT_DEVICE static int64_t get(device::SharedAddress from, int32_t number) {
+    const uint2 v = device::load_shared_8(from + static_cast<uint32_t>(8 * number));
+    return static_cast<int64_t>(static_cast<uint64_t>(v.y) << 32 | v.x);
+  }
 
   // By all threads of the warpgroup, each of which has one of both.
   template <int Row, bool channels_last>
-  CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t first_row, int32_t thread) {
-    static_assert(configs[Row].group_rows() <= block_side * 2 && configs[Row].columns <= block_side * 2);
+  CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t first_row, int32_t thread) const {
+    static_assert(larger(configs[Row].group_rows(), configs[Row].columns) <= consumers / 2 &&
+                  places_bytes == 2 * 8 * (consumers / 2));
     const int32_t at = thread + (channels_last ? first_row : 0);
     auto segment = static_cast<uint32_t>(tile.segment + at / block_side);
     const auto row = static_cast<int32_t>(p.segments.divide(segment));
@@ -109,35 +162,54 @@ struct Places {
       place = image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
               static_cast<int64_t>(column) * p.kernel_w * p.y_column_stride;
     }
-    positions[thread] = place;
+    put(positions, thread, place);
     if constexpr (!channels_last) {
       auto output = static_cast<uint32_t>(tile.output + first_row + thread);
       const int64_t channel = p.taps.divide(output), kernel_row = p.by_rows.divide(output);
-      kernel_rows[thread] = (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
-                            kernel_row * p.y_row_stride;
+      put(kernel_rows, thread,
+          (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
+              kernel_row * p.y_row_stride);
     }
   }
 };
+
+// Copies to y the vectors at `column` of staged rows from `first` on, `step` apart and less than `end`, of each the row
+// `part` further: `Parts` rows of `Width` columns, interleaved. Where rows belong in y is in `table`.
+template <int Pitch, int Width, int Parts>
+CONVT_DEVICE void copy_vectors(uint16_t* to, device::SharedAddress staged, device::SharedAddress table, int32_t column,
+                               int32_t first, int32_t step, int32_t end, int32_t part) {
+  constexpr int vector = Width * Parts, together = 4;  // on their way at once
+  staged += static_cast<uint32_t>(part * Pitch + 2 * column);
+#pragma unroll 1
+  for (int32_t row = first; row < end; row += together * step) {
+    int64_t place[together];
+    uint32_t all[together][words_of<vector>];
+#pragma unroll
+    for (int i = 0; i < together; ++i) {
+      // Instead of one beyond the end, the first one is read again, for nothing.
+      const bool there = row + i * step < end;
+      const int32_t at = there ? row + i * step : row;
+      place[i] = there ? Places::get(table, at) : -1;
+      uint32_t parts[Parts][words_of<Width>];
+#pragma unroll
+      for (int q = 0; q < Parts; ++q) load_words<Width>(staged + static_cast<uint32_t>((at + q) * Pitch), parts[q]);
+      interleave<Width, Parts>(parts, all[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < together; ++i) {
+      if (place[i] >= 0) store_words<vector>(to + place[i], all[i]);
+    }
+  }
+}
 
 // What the threads of a warpgroup write of a tile: of what is staged, `Parts` rows (columns of the kernel) of `Width`
 // columns (positions) make a vector of y, in which they take turns. In channels_last a vector is part of a row.
 template <int Row, bool channels_last, int Width, int Parts>
 CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const Places& places,
-                        const unsigned char* staged) {
+                        device::SharedAddress staged) {
   constexpr Config config = configs[Row];
   constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config), group_threads = consumers / 2;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
-  const auto vector_at = [&](int32_t row, int32_t column) {
-    Elements<vector> all;
-    Elements<Width> part[Parts];
-#pragma unroll
-    for (int i = 0; i < Parts; ++i) {
-      part[i] = *reinterpret_cast<const Elements<Width>*>(staged + (row + i) * pitch + 2 * column);
-    }
-#pragma unroll
-    for (int i = 0; i < vector; ++i) all.v[i] = part[i % Parts].v[i / Parts];
-    return all;
-  };
   auto* const y = static_cast<uint16_t*>(p.y);
   if constexpr (channels_last) {
     constexpr int32_t vectors = config.columns / vector, together = group_threads / vectors;
@@ -145,12 +217,8 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
     if (tile.output + column >= p.outputs) return;
     auto in_row = static_cast<uint32_t>(tile.output + column);
     const int64_t kernel_row = p.by_rows.divide(in_row);
-    uint16_t* const to = y + kernel_row * p.y_row_stride + in_row;
-#pragma unroll 4
-    for (int32_t row = thread / vectors; row < config.group_rows(); row += together) {
-      const int64_t place = places.positions[row];
-      if (place >= 0) *reinterpret_cast<Elements<vector>*>(to + place) = vector_at(row, column);
-    }
+    copy_vectors<pitch, Width, Parts>(y + kernel_row * p.y_row_stride + in_row, staged, places.positions, column,
+                                      thread / vectors, together, config.group_rows(), 0);
   } else {
     const int32_t outputs = smaller(config.group_rows(), p.outputs - tile.output - first_row);
     if (p.whole_rows) {
@@ -175,15 +243,11 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
           const int32_t column =
               row * static_cast<int32_t>(p.width.divisor) + column_of_row - static_cast<int32_t>(first_column);
           if (column < 0 || column >= block_side) continue;
-          const int64_t position = places.positions[s * block_side + column];
+          const int64_t position = Places::get(places.positions, s * block_side + column);
           if (position < 0) continue;
-          uint16_t* const to = y + position + kernel_row * p.y_row_stride + part;
-          const int32_t tap = kernel_row * p.kernel_w + part;
-#pragma unroll 4
-          for (int32_t output = warp * taps; output < outputs; output += group_threads / 32 * taps) {
-            *reinterpret_cast<Elements<vector>*>(to + places.kernel_rows[output]) =
-                vector_at(output + tap, s * block_side + column);
-          }
+          copy_vectors<pitch, Width, Parts>(y + position + kernel_row * p.y_row_stride + part, staged,
+                                            places.kernel_rows, s * block_side + column, warp * taps,
+                                            group_threads / 32 * taps, outputs, kernel_row * p.kernel_w + part);
         }
       }
       return;
@@ -195,20 +259,17 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
 #pragma unroll 1
     for (int32_t v = thread - first * vectors; v < vectors; v += group_threads) {
       const int32_t column = v * vector / p.kernel_w, part = v * vector - column * p.kernel_w;
-      const int64_t position = places.positions[column];
+      const int64_t position = Places::get(places.positions, column);
       if (position < 0) continue;
-      uint16_t* const to = y + position + part;
-#pragma unroll 4
-      for (int32_t output = first * p.kernel_w; output < outputs; output += together) {
-        *reinterpret_cast<Elements<vector>*>(to + places.kernel_rows[output]) = vector_at(output + part, column);
-      }
+      copy_vectors<pitch, Width, Parts>(y + position + part, staged, places.kernel_rows, column, first * p.kernel_w,
+                                        together, outputs, part);
     }
   }
 }
 
 template <int Row, bool channels_last>
 CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const Places& places,
-                        const unsigned char* staged) {
+                        device::SharedAddress staged) {
   const auto with = [&]<int Width, int Parts>() {
     write<Row, channels_last, Width, Parts>(p, tile, first_row, places, staged);
   };
@@ -254,12 +315,12 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const int32_t warp = thread / 32, lane = thread % 32;
   const int32_t first_row = config.alternate ? 0 : group * rows;
-  unsigned char* const staged = shared.staged_memory + group * staged_bytes(config);
+  const device::SharedAddress staged = shared.staged + static_cast<uint32_t>(group * staged_bytes(config));
   auto* const biases = reinterpret_cast<float*>(shared.bias_memory + group * bias_bytes(config));
-  auto& places = *reinterpret_cast<Places*>(shared.places_memory + group * sizeof(Places));
+  const Places places(shared.places + static_cast<uint32_t>(group * places_bytes));
   // Where a lane's row of the matrices of stmatrix begins: 16 rows of 16 columns.
-  const device::SharedAddress staged_row = shared.staged + group * staged_bytes(config) +
-                                           static_cast<uint32_t>((warp * 16 + lane % 16) * pitch + lane / 16 * 16);
+  const device::SharedAddress staged_row =
+      staged + static_cast<uint32_t>((warp * 16 + lane % 16) * pitch + lane / 16 * 16);
   const device::MatrixDescriptor a_of_stages =
       device::matrix_descriptor(shared.stages + static_cast<uint32_t>(first_row * row_bytes), of_8_rows);
   const device::MatrixDescriptor b_of_stages =
@@ -367,9 +428,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
                     places_at = bias_at + 2 * bias_bytes(config), barriers_at = places_at + 2 * places_bytes;
   unsigned char* const memory = device::dynamic_shared_memory();
   const device::SharedAddress start = device::dynamic_shared_address();
-  const Shared shared{
-      start, start + staged_at, start + barriers_at, memory + staged_at, memory + bias_at, memory + places_at};
-  static_assert(sizeof(Places) == places_bytes);
+  const Shared shared{start, start + staged_at, start + places_at, start + barriers_at, memory + bias_at};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) {
     device::prefetch_tensor_map(p.x_map);

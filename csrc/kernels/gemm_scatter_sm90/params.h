@@ -90,8 +90,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     q.vector /= 2;
   }
   const int64_t taps = p.kernel_h * p.kernel_w, row_bytes_of_y = 2 * p.out_w;
-  q.whole_rows =
-      !last && p.kernel_h > 1 && p.y_strides[2] == p.out_w && row_bytes_of_y % 32 != 0 && block_side % taps == 0;
+  q.whole_rows = !last && p.kernel_h > 1 && p.y_strides[2] == p.out_w && row_bytes_of_y % 32 != 0 &&
+                 row_bytes_of_y <= most_narrow_bytes && block_side % taps == 0;
   if (q.whole_rows) {
     q.row_vectors = Divisor(p.kernel_h * p.out_w / q.vector), q.kernel_row_vectors = Divisor(p.out_w / q.vector);
   }
