@@ -191,18 +191,15 @@ def find_nvcc():
     return next((nvcc for nvcc in homes if nvcc.is_file()), None)
 
 
-@with_source
-@pytest.mark.parametrize("mode", ("tf32", "ieee", "float16", "bfloat16"))
-def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
-    """No instantiation of Hopper's family spills, and none waits for each product (C7508, C7514, C7517, C7520)."""
+def compile_for_hopper(source, tmp_path):
+    """What the compiler says of `source`: no kernel spills or waits for each product (C7508, C7514, C7517, C7520)."""
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("needs nvcc")
-    source = CSRC / f"kernels/implicit_gemm_sm90/instantiations/{mode}.cu"
     options = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-arch=sm_90a", "-cubin", "-Xptxas", "-v"]
     home = nvcc.resolve().parent.parent
     done = subprocess.run(
-        [nvcc, *options, source, "-o", tmp_path / "kernels.cubin"],
+        [nvcc, *options, CSRC / "kernels" / source, "-o", tmp_path / "kernels.cubin"],
         capture_output=True,
         text=True,
         env={**os.environ, "CUDA_HOME": str(home)},
@@ -211,14 +208,6 @@ def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
     said = done.stdout + done.stderr
     assert not re.search(r"C75(08|14|17|20)\b|serialized", said)
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
-    # Their variant is the last argument of the template.
-    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_sm90_kernel\S*VariantE(\d)", said)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", mode == "tf32")
-    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(mode, torch.float32)
-    x, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((4, 64, 32, 32), (64, 64, 4, 4)))
-    candidates = convt.explain(x, w, stride=2, padding=1, device="h200").candidates
-    assert kernels.count("0") == sum(c.algorithm == "implicit_gemm_sm90" and c.fits for c in candidates)
-    assert all((kernels.count(variant) > 0) == (mode != "ieee") for variant in "123")
     assert spills and set(spills) == {("0", "0", "0")}
     disassembler = nvcc.with_name("cuobjdump")
     if disassembler.exists():
@@ -226,3 +215,33 @@ def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
         assert "HGMMA" in ran.stdout
         # An empty group follows one whose end the compiler did not see, and leaves nothing in flight.
         assert not re.search(r"HGMMA\S* RZ", ran.stdout)
+    return said
+
+
+def fitting(algorithm, dtype, kernel, **arguments):
+    """How many configurations of a family take a layer on Hopper."""
+    x, w = (torch.empty(shape, dtype=dtype, device="meta") for shape in ((4, 64, 32, 32), (64, 64, kernel, kernel)))
+    candidates = convt.explain(x, w, stride=2, device="h200", **arguments).candidates
+    return sum(c.algorithm == algorithm and c.fits for c in candidates)
+
+
+@with_source
+@pytest.mark.parametrize("mode", ("tf32", "ieee", "float16", "bfloat16"))
+def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
+    said = compile_for_hopper(f"implicit_gemm_sm90/instantiations/{mode}.cu", tmp_path)
+    # Their variant is the last argument of the template.
+    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_sm90_kernel\S*VariantE(\d)", said)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", mode == "tf32")
+    dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(mode, torch.float32)
+    assert kernels.count("0") == fitting("implicit_gemm_sm90", dtype, 4, padding=1)
+    assert all((kernels.count(variant) > 0) == (mode != "ieee") for variant in "123")
+
+
+@with_source
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(dtype, tmp_path):
+    name = str(dtype).removeprefix("torch.")
+    said = compile_for_hopper(f"gemm_scatter_sm90/instantiations/{name}.cu", tmp_path)
+    # One for each layout.
+    kernels = re.findall(r"Compiling entry function '\S*gemm_scatter_sm90_kernel", said)
+    assert len(kernels) == 2 * fitting("gemm_scatter_sm90", dtype, 2)

@@ -80,15 +80,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
   q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w);
   q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_w);
-  // Of a row of y that one position has, or several of a row of x.
-  const int64_t row = last ? checked_mul(p.kernel_w, p.out_channels) : p.out_w;
-  q.vector = 8;
-  const auto fits = [&](int64_t elements) { return elements % q.vector == 0; };
-  while (q.vector > 1 && !(reinterpret_cast<uintptr_t>(o.result) % static_cast<uintptr_t>(2 * q.vector) == 0 &&
-                           fits(row) && (p.batch == 1 || fits(p.y_strides[0])) &&
-                           (last || p.out_channels == 1 || fits(p.y_strides[1])) && fits(q.y_row_stride))) {
-    q.vector /= 2;
-  }
+  q.vector = vector_of(p, o.result);
   const int64_t taps = p.kernel_h * p.kernel_w, row_bytes_of_y = 2 * p.out_w;
   q.whole_rows = !last && p.kernel_h > 1 && p.y_strides[2] == p.out_w && row_bytes_of_y % 32 != 0 &&
                  row_bytes_of_y <= most_narrow_bytes && block_side % taps == 0;

@@ -78,4 +78,20 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
           {block_side, block_side, 1, 1, 1}};
 }
 
+// Elements of y that are written at once: of those of a row that one position has in channels_last, otherwise of those
+// that positions side by side have.
+inline int32_t vector_of(const Problem& p, const void* y) {
+  const bool last = is_channels_last(p);
+  const int64_t row = last ? checked_mul(p.kernel_w, p.out_channels) : p.out_w;
+  int32_t vector = 8;
+  const auto fits = [&](int64_t elements) { return elements % vector == 0; };
+  while (vector > 1 &&
+         !(reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(2 * vector) == 0 && fits(row) &&
+           (p.batch == 1 || fits(p.y_strides[0])) && (last || p.out_channels == 1 || fits(p.y_strides[1])) &&
+           (p.out_h == 1 || fits(p.y_strides[2])))) {
+    vector /= 2;
+  }
+  return vector;
+}
+
 }  // namespace convt::gemm_scatter_sm90

@@ -99,7 +99,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double readers = std::min(number(t.tiles), cores);
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 2.2, readers / 2);
   const double main = std::max(multiply, read);
-  const double store = (number(config.group_rows()) * config.columns / 7 + 600) * clock;
+  const double vectors = number(config.group_rows()) * config.columns / family::vector_of(p, nullptr);
+  const double store = (vectors / 128 * 30 + 900) * clock;
   const double work =
       config.alternate ? waves * std::max(main, (main + store) / 2) + (main + store) / 2 : waves * (main + store);
   const double memory = number(p.compulsory_bytes()) / (0.85 * device.bandwidth);

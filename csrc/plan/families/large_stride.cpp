@@ -190,9 +190,13 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     // Phases of a row are 4 neighbours that a lane stores at once, unless channels lie between them: then each output
     // is a sector of its own, which the second level of cache takes at less than half of the memory's rate.
     const bool scattered = p.y_strides[3] != 1;
+    // Nor are channels that lie next to each other: each block reads a sector for each of their words.
+    const bool gathered = p.x_strides[1] == 1 && p.x_strides[3] != 1;
+    const double words = static_cast<double>(p.x_elements() * element_size(p.dtype) / 4 * t.blocks);
+    const double gathering = gathered ? words * 32 / (0.4 * device.bandwidth) : 0;
     const double sectors = scattered ? static_cast<double>(p.y_elements()) * 32 / (0.4 * device.bandwidth) : 0;
     c.estimated_seconds =
-        launch_seconds + 3e-6 + sectors +
+        launch_seconds + 3e-6 + sectors + gathering +
         std::max(static_cast<double>(p.compulsory_bytes()) / device.bandwidth / 0.8,
                  std::max(waves * 1.5e-6, std::ceil(static_cast<double>(blocks) / multiprocessors) * busy)) +
         // More registers, more code.
