@@ -333,6 +333,23 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   for (auto number = static_cast<int32_t>(blockIdx.x) + (config.alternate ? group * grid : 0); number < p.tiles;
        number += config.alternate ? 2 * grid : grid) {
     const Tile tile = Tile::of<Row, channels_last>(p, number);
+    // Biases and places before it is this warpgroup's turn, when all its threads have read what was staged before.
+    device::named_barrier(1 + group, group_threads);
+    places.template find<Row, channels_last>(p, tile, first_row, thread);
+    constexpr int outputs = channels_last ? columns : rows;
+#pragma unroll
+    for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
+      const int32_t at = i * group_threads + thread;
+      auto output = static_cast<uint32_t>(tile.output + (channels_last ? 0 : first_row) + at);
+      if (outputs % group_threads != 0 && at >= outputs) break;
+      float bias[1] = {0};
+      if (p.bias != nullptr && static_cast<int32_t>(output) < p.outputs) {
+        const auto quotient = p.taps.divide(output);
+        const auto channel = static_cast<int32_t>(channels_last ? output : quotient) + tile.group * p.out_channels;
+        load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, bias);
+      }
+      biases[at] = bias[0];
+    }
     float sums[blocks][columns / 2];
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
@@ -368,23 +385,6 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       if (++stage == stages) stage = 0, parity ^= 1;
     }
     if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
-    // Biases and places while the last products are on their way, when all threads have read what was staged before.
-    device::named_barrier(1 + group, group_threads);
-    places.template find<Row, channels_last>(p, tile, first_row, thread);
-    constexpr int outputs = channels_last ? columns : rows;
-#pragma unroll
-    for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
-      const int32_t at = i * group_threads + thread;
-      auto output = static_cast<uint32_t>(tile.output + (channels_last ? 0 : first_row) + at);
-      if (outputs % group_threads != 0 && at >= outputs) break;
-      float bias[1] = {0};
-      if (p.bias != nullptr && static_cast<int32_t>(output) < p.outputs) {
-        const auto quotient = p.taps.divide(output);
-        const auto channel = static_cast<int32_t>(channels_last ? output : quotient) + tile.group * p.out_channels;
-        load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, bias);
-      }
-      biases[at] = bias[0];
-    }
     device::wgmma_wait<0>();
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
     device::named_barrier(1 + group, group_threads);
