@@ -81,9 +81,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w);
   q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_w);
   q.vector = vector_of(p, o.result);
-  const int64_t taps = p.kernel_h * p.kernel_w, row_bytes_of_y = 2 * p.out_w;
-  q.whole_rows = !last && p.kernel_h > 1 && p.y_strides[2] == p.out_w && row_bytes_of_y % 32 != 0 &&
-                 row_bytes_of_y <= most_narrow_bytes && block_side % taps == 0;
+  q.whole_rows = writes_whole_rows(p);
   if (q.whole_rows) {
     q.row_vectors = Divisor(p.kernel_h * p.out_w / q.vector), q.kernel_row_vectors = Divisor(p.out_w / q.vector);
   }

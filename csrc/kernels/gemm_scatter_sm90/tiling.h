@@ -94,4 +94,12 @@ inline int32_t vector_of(const Problem& p, const void* y) {
   return vector;
 }
 
+// Whether vectors of all rows of the kernel are written in the order in which they are in y: narrow rows, whose ends
+// are in the same sectors of memory as their neighbours'.
+inline bool writes_whole_rows(const Problem& p) {
+  const int64_t bytes = 2 * p.out_w;
+  return !is_channels_last(p) && p.kernel_h > 1 && p.y_strides[2] == p.out_w && bytes % 32 != 0 &&
+         bytes <= most_narrow_bytes && block_side % (p.kernel_h * p.kernel_w) == 0;
+}
+
 }  // namespace convt::gemm_scatter_sm90
