@@ -100,11 +100,11 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double readers = std::min(number(t.tiles), cores);
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
-  const double of_output = (0.18 + 0.9 / family::vector_of(p, nullptr)) * (family::writes_whole_rows(p) ? 1.4 : 1);
+  const double of_output = (0.15 + 0.9 / family::vector_of(p, nullptr)) * (family::writes_whole_rows(p) ? 1.4 : 1);
   const double store = (1100 + number(config.group_rows() * config.columns) * of_output) * clock;
   const double work =
       config.alternate && waves > 1 ? waves * std::max(main, (main + store) / 2) + store / 2 : waves * (main + store);
-  const double memory = number(p.compulsory_bytes()) / (0.92 * device.bandwidth);
+  const double memory = number(p.compulsory_bytes()) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = (p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]) > 1 ? 16 : 1;
   const double aligning = aligns_x ? 2e-6 + (spread + 1) * number(2 * p.x_elements()) / (0.7 * device.bandwidth) : 0;

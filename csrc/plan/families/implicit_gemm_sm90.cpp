@@ -253,12 +253,15 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       // The kernel for boxes of x and y alone has fewer instructions to wait for, in each tile and at first.
       const bool boxes_alone = writes_boxes && innermost && !tile.rows_in_boxes && splits == 1 && mode != Mode::ieee &&
                                !(mode == Mode::tf32 && tile.weights_in_place);
+      // But of few products of 16-bit types a tile waits for each step.
+      const bool brief = element == 2 && (products_of_chunk <= 2 || chunks * steps <= 1);
+      const bool quick = boxes_alone && !brief;
       // Warps that split x into its parts share the memory with the products.
       const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
       const auto seconds_if = [&](double uneven) {
         const double main = uneven * mean, both = main + store;
-        const double turn = in_turn ? std::max(main, (boxes_alone ? 0.74 : 0.9) * both)
-                                    : std::max({load, multiply, (boxes_alone ? 0.52 : 0.65) * both});
+        const double turn = in_turn ? std::max(main, (quick ? 0.74 : 0.9) * both)
+                                    : std::max({load, multiply, (quick ? 0.52 : 0.65) * both});
         const double work =
             shares * (config.alternate() ? waves * turn + std::min(store, both / 2) : waves * both) + 1500 * clock;
         return launch_seconds + (boxes_alone ? 7.2e-6 : 9e-6) + preparation + (splits > 1 ? 3e-6 : 0) +
