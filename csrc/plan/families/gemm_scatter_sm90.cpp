@@ -100,7 +100,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double readers = std::min(number(t.tiles), cores);
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
-  const double of_output = (0.15 + 0.9 / family::vector_of(p, nullptr)) * (family::writes_whole_rows(p) ? 1.4 : 1);
+  const double there = std::min(1.0, number(family::outputs_of_position(p)) / config.rows);
+  const double of_output = (0.15 + 0.9 / family::vector_of(p, nullptr) * (family::is_channels_last(p) ? 1 : there)) *
+                           (family::writes_whole_rows(p) ? 1.4 : 1);
   const double store = (1100 + number(config.group_rows() * config.columns) * of_output) * clock;
   const double work =
       config.alternate && waves > 1 ? waves * std::max(main, (main + store) / 2) + store / 2 : waves * (main + store);
