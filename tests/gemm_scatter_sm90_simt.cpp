@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "kernels/gemm_scatter_sm90/align.cuh"
 #include "kernels/gemm_scatter_sm90/kernel.cuh"
@@ -106,22 +105,13 @@ bool run(DataType dtype, int32_t row) {
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const int seed = std::atoi(argv[1]), problems = std::atoi(argv[2]);
-  for (int i = 0; i < problems; ++i) {
-    convt::generator.seed(static_cast<unsigned>(seed + i));
-    simt::seed(static_cast<unsigned>(seed + i));
-    using convt::DataType;
-    const int row = (seed + i) / 2 % convt::family::config_count;
-    const bool right = (seed + i) % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
-                                           : convt::run<convt::BFloat16>(DataType::bfloat16, row);
-    if (!right) {
-      std::printf("seed %d\n", seed + i);
-      return 1;
-    }
-  }
-  using convt::vectors;
-  std::printf("%d problems; aligned: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", problems,
-              convt::aligned, convt::whole_rows, vectors[1], vectors[2], vectors[4], vectors[8]);
-  return 0;
+  using convt::DataType, convt::vectors;
+  const int status = convt::run_problems(argc, argv, [](int number) {
+    const int row = number / 2 % convt::family::config_count;
+    return number % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
+                           : convt::run<convt::BFloat16>(DataType::bfloat16, row);
+  });
+  std::printf("aligned: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::aligned, convt::whole_rows,
+              vectors[1], vectors[2], vectors[4], vectors[8]);
+  return status;
 }

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 
 #include "kernels/implicit_gemm_sm80/kernel.cuh"
 #include "plan/plan.h"
@@ -82,21 +81,11 @@ bool run(DataType dtype, Precision precision) {
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const int seed = std::atoi(argv[1]), problems = std::atoi(argv[2]);
-  for (int i = 0; i < problems; ++i) {
-    convt::generator.seed(static_cast<unsigned>(seed + i));
-    simt::seed(static_cast<unsigned>(seed + i));
-    using convt::DataType, convt::Precision, convt::Mode;
-    const bool right = i % 4 == 0   ? convt::run<Mode::tf32>(DataType::float32, Precision::tf32)
-                       : i % 4 == 1 ? convt::run<Mode::ieee>(DataType::float32, Precision::ieee)
-                       : i % 4 == 2 ? convt::run<Mode::float16>(DataType::float16, Precision::ieee)
-                                    : convt::run<Mode::bfloat16>(DataType::bfloat16, Precision::ieee);
-    if (!right) {
-      std::printf("seed %d\n", seed + i);
-      return 1;
-    }
-  }
-  std::printf("%d problems\n", problems);
-  return 0;
+  using convt::DataType, convt::Precision, convt::Mode;
+  return convt::run_problems(argc, argv, [](int number) {
+    return number % 4 == 0   ? convt::run<Mode::tf32>(DataType::float32, Precision::tf32)
+           : number % 4 == 1 ? convt::run<Mode::ieee>(DataType::float32, Precision::ieee)
+           : number % 4 == 2 ? convt::run<Mode::float16>(DataType::float16, Precision::ieee)
+                             : convt::run<Mode::bfloat16>(DataType::bfloat16, Precision::ieee);
+  });
 }

@@ -250,6 +250,25 @@ def random_tensor(shape, dtype, device="cpu", generator=None):
     return values.to(device)
 
 
+def spoilt_operands(p: Problem, rng: random.Random, x, w, times=1):
+    """Copies of x and w with one element that is not finite, and which outputs a tap connects with that element.
+
+    Yields ((x, w), reached, value, where) for NaN and infinity in each operand, `times` of each. The elements are often
+    at corners: their neighbours lie outside of the tensor.
+    """
+    for spoilt in (0, 1):
+        for value in (math.nan, math.inf):
+            for _ in range(times):
+                pair = [x.clone(), w.clone()]
+                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
+                pair[spoilt][at] = value
+                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
+                marks[spoilt][at] = 1
+                marks[1 - spoilt] += 1
+                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
+                yield pair, reached, value, (p, spoilt, value, at)
+
+
 def problem_count(usual):
     """How many random problems a GPU test takes; CONVT_TEST_PROBLEMS says so where each takes long."""
     return int(os.environ.get("CONVT_TEST_PROBLEMS", usual))

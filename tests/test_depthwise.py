@@ -9,7 +9,16 @@ import simt_program
 import torch
 import torch.nn.functional as F
 from forced import forced
-from reference import Problem, assert_parity, lay_out, poison_allocator, problem_count, random_tensor, reference
+from reference import (
+    Problem,
+    assert_parity,
+    lay_out,
+    poison_allocator,
+    problem_count,
+    random_tensor,
+    reference,
+    spoilt_operands,
+)
 
 import convt
 from convt import _C
@@ -196,20 +205,9 @@ def check_spread(p, configuration, forward, device="cpu", dtype=torch.float32):
     """NaN and infinities in single elements reach exactly the outputs that a tap connects with them."""
     rng = random.Random(0)
     ones = torch.ones(p.x_shape, dtype=dtype, device=device), torch.ones(p.w_shape, dtype=dtype, device=device)
-    for spoilt in (0, 1):
-        for value in (float("nan"), float("inf")):
-            for _ in range(4):
-                pair = [t.clone() for t in ones]
-                # Corners too: their neighbours lie outside the tensor.
-                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
-                pair[spoilt][at] = value
-                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
-                marks[spoilt][at] = 1
-                marks[1 - spoilt] += 1
-                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
-                x = in_memory(pair[0], is_last(configuration, rng), 0)
-                result = forward(p, configuration, x, pair[1]).cpu()
-                assert torch.equal(~result.isfinite(), reached), (p, spoilt, value, at)
+    for (x, w), reached, _, where in spoilt_operands(p, rng, *ones, times=4):
+        x = in_memory(x, is_last(configuration, rng), 0)
+        assert torch.equal(~forward(p, configuration, x, w).cpu().isfinite(), reached), where
 
 
 @pytest.mark.parametrize(("configuration", "dtype"), COMPILED, ids=str)

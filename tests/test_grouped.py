@@ -17,6 +17,7 @@ from reference import (
     reference,
     round_to_tf32,
     rule_of_forward,
+    spoilt_operands,
 )
 
 import convt
@@ -209,23 +210,15 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
         if not fitting(p, configuration):
             continue
         ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
-        for spoilt in (0, 1):
-            for value in (float("nan"), float("inf")):
-                pair = [t.clone() for t in ones]
-                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
-                pair[spoilt][at] = value
-                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
-                marks[spoilt][at] = 1
-                marks[1 - spoilt] += 1
-                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
-                result = forced_if_it_fits(configuration, *pair, None, p)
-                if result is None:  # too much for shared memory
-                    continue
-                ran += 1
-                result = result.cpu()
-                assert torch.equal(~result.isfinite(), reached), (p, spoilt, value, at)
-                if value == float("inf"):
-                    assert not bool(result.isnan().any())
+        for pair, reached, value, where in spoilt_operands(p, rng, *ones):
+            result = forced_if_it_fits(configuration, *pair, None, p)
+            if result is None:  # too much for shared memory
+                continue
+            ran += 1
+            result = result.cpu()
+            assert torch.equal(~result.isfinite(), reached), where
+            if value == float("inf"):
+                assert not bool(result.isnan().any())
     assert ran > 0
 
 

@@ -18,6 +18,7 @@ from reference import (
     random_tensor,
     reference,
     rule_of_forward,
+    spoilt_operands,
 )
 
 import convt
@@ -432,18 +433,8 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
     p, dtype = Problem(1, 8, 16, (6, 9), (3, 4), (2, 1), (1, 2)), dtype_of(precision)
     rng = random.Random(0)
     ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-    for spoilt in (0, 1):
-        for value in (float("nan"), float("inf")):
-            for _ in range(6):
-                pair = [t.clone() for t in ones]
-                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
-                pair[spoilt][at] = value
-                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
-                marks[spoilt][at] = 1
-                marks[1 - spoilt] += 1
-                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
-                result = forced(configuration, *pair, None, p).cpu()
-                assert torch.equal(~result.isfinite(), reached), (spoilt, value, at)
+    for pair, reached, _, where in spoilt_operands(p, rng, *ones, times=6):
+        assert torch.equal(~forced(configuration, *pair, None, p).cpu().isfinite(), reached), where
 
 
 @pytest.mark.parametrize("configuration", ("implicit_gemm_sm80/64x256", "implicit_gemm_sm90/2x64x256"))

@@ -16,6 +16,7 @@ from reference import (
     random_tensor,
     reference,
     rule_of_forward,
+    spoilt_operands,
 )
 
 import convt
@@ -205,18 +206,10 @@ def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
     for _ in range(4):
         p = problem(rng, 48, 1)
         ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        for spoilt in (0, 1):
-            for value in (float("nan"), float("inf")):
-                pair = [t.clone() for t in ones]
-                at = tuple(rng.choice((0, n - 1, rng.randrange(n))) for n in pair[spoilt].shape)
-                pair[spoilt][at] = value
-                marks = [torch.zeros(t.shape, dtype=torch.float64) for t in pair]
-                marks[spoilt][at] = 1
-                marks[1 - spoilt] += 1
-                reached = reference(p, "forward", x=marks[0], w=marks[1]).value != 0
-                result = forced_if_it_fits(configuration, *pair, None, p)
-                if result is not None:
-                    assert torch.equal(~result.cpu().isfinite(), reached), (p, spoilt, value, at)
+        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
+            result = forced_if_it_fits(configuration, *pair, None, p)
+            if result is not None:
+                assert torch.equal(~result.cpu().isfinite(), reached), where
 
 
 @pytest.mark.gpu

@@ -587,18 +587,18 @@ inline unsigned char* dynamic_shared_memory() { return simt::block->shared; }
 using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 inline SharedAddress dynamic_shared_address() { return shared_address(simt::block->shared); }
-inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
 inline uint32_t load_shared_2(SharedAddress from) { return *reinterpret_cast<const uint16_t*>(from); }
+inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
 inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
 inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
 inline void store_shared_4(SharedAddress to, float a) { *reinterpret_cast<float*>(to) = a; }
 inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
+inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  *reinterpret_cast<uint4*>(to) = {a, b, c, d};
+}
 inline void store_global_8(void* to, uint32_t a, uint32_t b) { *static_cast<uint2*>(to) = {a, b}; }
 inline void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   *static_cast<uint4*>(to) = {a, b, c, d};
-}
-inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  *reinterpret_cast<uint4*>(to) = {a, b, c, d};
 }
 
 inline uint32_t to_tf32(float v) {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <random>
 
 #include "kernels/device.h"
@@ -56,6 +57,24 @@ inline Problem random_problem(DataType dtype, Precision precision) {
   p.has_bias = pick(0, 1) == 1;
   p.bias_stride = 1;
   return p;
+}
+
+// A program's problems, SEED PROBLEMS on its command line: run(number) makes one and says whether it is right. Each is
+// made of its number alone, so that one that is not can be repeated.
+template <class Run>
+int run_problems(int argc, char** argv, const Run& run) {
+  if (argc != 3) return 2;
+  const int seed = std::atoi(argv[1]), problems = std::atoi(argv[2]);
+  for (int number = seed; number < seed + problems; ++number) {
+    generator.seed(static_cast<unsigned>(number));
+    simt::seed(static_cast<unsigned>(number));
+    if (!run(number)) {
+      std::printf("seed %d\n", number);
+      return 1;
+    }
+  }
+  std::printf("%d problems\n", problems);
+  return 0;
 }
 
 template <class Scalar>
