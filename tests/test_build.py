@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import convt
+from convt import _C
 
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
@@ -245,3 +246,12 @@ def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(
     # One for each layout.
     kernels = re.findall(r"Compiling entry function '\S*gemm_scatter_sm90_kernel", said)
     assert len(kernels) == 2 * fitting("gemm_scatter_sm90", dtype, 2)
+
+
+@with_source
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_the_compiler_keeps_wgmma_in_flight_where_products_are_summed_in_shared_memory(dtype, tmp_path):
+    name = str(dtype).removeprefix("torch.")
+    said = compile_for_hopper(f"gemm_fold_sm90/instantiations/{name}.cu", tmp_path)
+    kernels = re.findall(r"Compiling entry function '\S*gemm_fold_sm90_kernel", said)
+    assert len(kernels) == len([name for name in _C.configuration_names() if name.startswith("gemm_fold_sm90/")])

@@ -16,6 +16,7 @@
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
 #include "../kernels/few_positions/launch.h"
+#include "../kernels/gemm_fold_sm90/launch.h"
 #include "../kernels/gemm_scatter_sm90/launch.h"
 #include "../kernels/grouped/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
@@ -155,6 +156,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::gemm_scatter_sm90:
       C10_CUDA_CHECK(gemm_scatter_sm90::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::gemm_fold_sm90:
+      C10_CUDA_CHECK(gemm_fold_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::column:
       C10_CUDA_CHECK(column::launch(plan, problem, operands, stream));

@@ -18,6 +18,7 @@ enum class Algorithm : int32_t {
   implicit_gemm_sm90,  // csrc/kernels/implicit_gemm_sm90
   implicit_gemm_sm80,  // csrc/kernels/implicit_gemm_sm80
   gemm_scatter_sm90,   // csrc/kernels/gemm_scatter_sm90
+  gemm_fold_sm90,      // csrc/kernels/gemm_fold_sm90
   column,              // csrc/kernels/column
   large_stride,        // csrc/kernels/large_stride
   grouped,             // csrc/kernels/grouped

@@ -6,6 +6,7 @@
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
 #include "../kernels/few_positions/config.h"
+#include "../kernels/gemm_fold_sm90/config.h"
 #include "../kernels/gemm_scatter_sm90/config.h"
 #include "../kernels/grouped/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
@@ -41,6 +42,7 @@ const Family families[] = {
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::gemm_scatter_sm90, "gemm_scatter_sm90", names_of<gemm_scatter_sm90::configs>,
      gemm_scatter_sm90_candidates},
+    {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
      implicit_gemm_sm90_candidates, true},
     {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,

@@ -1,0 +1,344 @@
+#pragma once
+
+#include "../device.h"
+#include "params.h"
+
+namespace convt::gemm_fold_sm90 {
+
+template <class Scalar>
+constexpr device::WgmmaType wgmma_type =
+    std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
+
+inline constexpr int32_t group_threads = consumers / 2;
+
+// Where things are in shared memory.
+template <int Row>
+struct Shared {
+  static constexpr Config config = configs[Row];
+  static constexpr int32_t staged_at = stages_of(config) * stage_bytes(config),
+                           tables_at = staged_at + staged_bytes(config), biases_at = tables_at + 2 * table_bytes,
+                           barriers_at = biases_at + 2 * bias_bytes(config);
+
+  device::SharedAddress start;
+  unsigned char* memory;
+
+  CONVT_DEVICE device::SharedAddress staged() const { return start + staged_at; }
+  CONVT_DEVICE device::SharedAddress columns(int32_t group) const {
+    return start + tables_at + static_cast<uint32_t>(group * table_bytes);
+  }
+  CONVT_DEVICE device::SharedAddress rows(int32_t group) const { return columns(group) + 4 * most_columns; }
+  CONVT_DEVICE float* biases(int32_t group) const {
+    return reinterpret_cast<float*>(memory + biases_at + group * bias_bytes(config));
+  }
+  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return start + barriers_at + 8 * stage; }
+  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return full(most_stages + stage); }
+  CONVT_DEVICE device::SharedAddress multiplies(int32_t group) const {
+    return full(2 * most_stages + static_cast<uint32_t>(group));
+  }
+  CONVT_DEVICE device::SharedAddress stages(int32_t group) const { return multiplies(2 + group); }
+};
+
+struct Tile {
+  int32_t group, image, row_tile, column_tile, channel;  // the first of its images and channels
+
+  template <int Row>
+  CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
+    auto rest = static_cast<uint32_t>(number);
+    uint32_t next = p.output_tiles.divide(rest);
+    const int32_t channel = static_cast<int32_t>(rest) * configs[Row].blocks * p.block_channels;
+    rest = next, next = p.column_tiles.divide(rest);
+    const auto column_tile = static_cast<int32_t>(rest);
+    rest = next, next = p.row_tiles.divide(rest);
+    const auto row_tile = static_cast<int32_t>(rest);
+    rest = next, next = p.image_tiles.divide(rest);
+    return {static_cast<int32_t>(next), static_cast<int32_t>(rest) * p.images, row_tile, column_tile, channel};
+  }
+
+  // Of x; may be outside.
+  CONVT_DEVICE int32_t first_row(const Params& p) const { return p.first_row + row_tile * p.row_step; }
+  CONVT_DEVICE int32_t first_column(const Params& p) const { return p.first_column + column_tile * p.column_step; }
+};
+
+// The row of w where a block begins whose first channel it is, and from there to the channel's first tap.
+CONVT_DEVICE int32_t begin_of(const Params& p, int32_t channel) {
+  return channel * p.taps / static_cast<int32_t>(vector) * static_cast<int32_t>(vector);
+}
+
+// By one warp: every chunk of every tile of this block.
+template <int Row>
+CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
+  constexpr Config config = configs[Row];
+  constexpr int stages = stages_of(config), segments = config.columns / block_side;
+  if (!device::elect()) return;
+  if (p.copies_x) device::wait_for_previous_kernel();
+  uint32_t stage = 0, parity = 1;
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+    const Tile tile = Tile::of<Row>(p, number);
+    int32_t image[segments], position[segments], output[config.blocks];
+    // A copy has all images in a row.
+    const int32_t first_image = p.copies_x ? 0 : tile.image,
+                  first = tile.image * p.memory_image + tile.first_row(p) * p.memory_row + tile.first_column(p);
+#pragma unroll
+    for (int s = 0; s < segments; ++s) {
+      auto segment = static_cast<uint32_t>(s);
+      const auto next = static_cast<int32_t>(p.segments.divide(segment));
+      image[s] = first_image + next * p.next_image;
+      position[s] = first + next * p.next_position + static_cast<int32_t>(segment) * block_side;
+    }
+#pragma unroll
+    for (int m = 0; m < config.blocks; ++m) output[m] = begin_of(p, tile.channel + m * p.block_channels);
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+      device::mbarrier_wait(shared.empty(stage), parity);
+      const device::SharedAddress full = shared.full(stage);
+      device::mbarrier_arrive_expect(full, stage_bytes(config));
+      const device::SharedAddress w = shared.start + stage * stage_bytes(config), x = w + config.blocks * block_bytes;
+      const int32_t channel = chunk * block_side;
+#pragma unroll
+      for (int s = 0; s < segments; ++s) {
+        const int32_t at[] = {position[s], channel, tile.group, image[s], 0};
+        device::box_load(x + s * block_bytes, p.x_map, at, full);
+      }
+#pragma unroll
+      for (int m = 0; m < config.blocks; ++m) {
+        const int32_t at[] = {output[m], channel, tile.group, 0, 0};
+        device::box_load(w + m * block_bytes, p.w_map, at, full);
+      }
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// The taps of a row or column of y, in a word: how many, which is less than 256, and in what is staged, bytes from a
+// channel's first tap and a tile's first position to theirs; the next ones are at equal distances.
+CONVT_DEVICE uint32_t word_of(const Taps<int32_t>& taps, int32_t of_tap, int32_t of_position, int32_t first_position) {
+  if (taps.count <= 0) return 0;
+  const int32_t at = taps.tap * of_tap + (taps.position - first_position) * of_position;
+  return static_cast<uint32_t>(at) << 8 | static_cast<uint32_t>(taps.count);
+}
+CONVT_DEVICE int32_t count_of(uint32_t word) { return static_cast<int32_t>(word & 0xff); }
+CONVT_DEVICE uint32_t offset_of(uint32_t word) { return word >> 8; }
+
+// By a warpgroup: those of its tile.
+template <int Row>
+CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group,
+                            int32_t thread) {
+  constexpr int32_t pitch = 4 * staged_pitch(configs[Row]);
+  const int32_t row = tile.row_tile * p.rows, column = tile.column_tile * p.columns;
+  for (int32_t i = thread; i < smaller(p.rows, p.h.out - row); i += group_threads) {
+    const uint32_t word =
+        word_of(transposed_taps(p.h, row + i), p.v.kernel * pitch, 4 * p.row_pitch, tile.first_row(p));
+    device::store_shared_4(shared.rows(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
+  }
+  // A row may end with half a pair.
+  const int32_t columns = smaller(p.columns, p.v.out - column);
+  for (int32_t i = thread; i < columns + columns % 2; i += group_threads) {
+    const uint32_t word = i < columns ? word_of(transposed_taps(p.v, column + i), pitch, 4, tile.first_column(p)) : 0;
+    device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
+  }
+}
+
+// What the threads of a warpgroup write of a tile: outputs of the channels of a block that is staged.
+template <class Scalar, int Row>
+CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group, int32_t block) {
+  constexpr int32_t pitch = 4 * staged_pitch(configs[Row]);
+  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const int32_t first_channel = tile.channel + block * p.block_channels;
+  const int32_t channels = smaller(p.block_channels, p.out_channels - first_channel);
+  if (channels <= 0) return;
+  const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
+  const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.v.out - first_column);
+  const int32_t images = smaller(p.images, p.batch - tile.image);
+  const int32_t row_step = p.h.tap_step * p.v.kernel * pitch - p.h.input_step * p.row_pitch * 4,
+                column_step = p.v.tap_step * pitch - p.v.input_step * 4;
+  const device::SharedAddress staged =
+      shared.staged() + static_cast<uint32_t>((first_channel * p.taps - begin_of(p, first_channel)) * pitch);
+  auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
+                  first_column +
+                  (static_cast<int64_t>(tile.group) * p.out_channels + first_channel) * p.y_channel_stride;
+  const int32_t channel_step = p.taps * pitch, items = images * p.rows * static_cast<int32_t>(p.by_pairs.divisor);
+#pragma unroll 1
+  for (int32_t channel = 0; channel < channels; channel += together) {
+    // Instead of channels beyond the last one, that one is summed again, for nothing.
+    uint32_t offsets[together];
+    float biases[together];
+#pragma unroll
+    for (int c = 0; c < together; ++c) {
+      offsets[c] = static_cast<uint32_t>(smaller(channel + c, channels - 1) * channel_step);
+      biases[c] = shared.biases(group)[block * p.block_channels + channel + c];
+    }
+#pragma unroll 1
+    for (int32_t item = thread; item < items; item += group_threads) {
+      auto pair = static_cast<uint32_t>(item);
+      uint32_t row = p.by_pairs.divide(pair);
+      const auto image = static_cast<int32_t>(p.by_rows.divide(row));
+      const auto column = static_cast<int32_t>(2 * pair);
+      if (static_cast<int32_t>(row) >= rows || column >= columns) continue;
+      const uint32_t of_row = device::load_shared_4(shared.rows(group) + 4 * row);
+      const uint2 of_columns = device::load_shared_8(shared.columns(group) + 8 * pair);
+      const int32_t row_taps = count_of(of_row), left = count_of(of_columns.x), right = count_of(of_columns.y);
+      device::SharedAddress at = staged + offset_of(of_row) + static_cast<uint32_t>(4 * image * p.image_pitch);
+      float sums[together][2];
+#pragma unroll
+      for (int c = 0; c < together; ++c) sums[c][0] = sums[c][1] = biases[c];
+#pragma unroll 1
+      for (int32_t j = 0; j < row_taps; ++j, at += static_cast<uint32_t>(row_step)) {
+        device::SharedAddress from[2] = {at + offset_of(of_columns.x), at + offset_of(of_columns.y)};
+#pragma unroll 1
+        for (int32_t l = 0; l < larger(left, right); ++l) {
+          // Beyond a column's last tap, something is read for nothing.
+          const bool there[2] = {l < left, l < right};
+          uint32_t v[together][2];
+#pragma unroll
+          for (int c = 0; c < together; ++c) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) v[c][e] = device::load_shared_4((there[e] ? from[e] : staged) + offsets[c]);
+          }
+#pragma unroll
+          for (int c = 0; c < together; ++c) {
+#pragma unroll
+            for (int e = 0; e < 2; ++e) {
+              if (there[e]) sums[c][e] += __uint_as_float(v[c][e]);
+            }
+          }
+          from[0] += static_cast<uint32_t>(column_step), from[1] += static_cast<uint32_t>(column_step);
+        }
+      }
+      Scalar* to = y + image * p.y_batch_stride + row * p.y_row_stride + channel * p.y_channel_stride + column;
+#pragma unroll
+      for (int c = 0; c < together; ++c, to += p.y_channel_stride) {
+        if (channel + c >= channels) break;
+        if (p.store_pairs) {
+          store<2>(to, sums[c]);
+        } else {
+          store<1>(to, &sums[c][0]);
+          if (column + 1 < columns) store<1>(to + 1, &sums[c][1]);
+        }
+      }
+    }
+  }
+}
+
+// By the consumers, every second tile each: its products, and its outputs.
+template <class Scalar, int Row>
+CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
+  using device::Major;
+  constexpr Config config = configs[Row];
+  constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns,
+                pitch = 4 * staged_pitch(config);
+  constexpr uint32_t step = k_of_product * row_bytes / 16, of_8_rows = 8 * row_bytes;
+  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
+  const int32_t warp = thread / 32, lane = thread % 32;
+  const device::SharedAddress staged =
+      shared.staged() + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
+  const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
+  const device::MatrixDescriptor b_of_stages =
+      device::matrix_descriptor(shared.start + blocks * block_bytes, of_8_rows, block_bytes);
+  const auto grid = static_cast<int32_t>(gridDim.x);
+  uint32_t turn = 0;
+  // Chunks of the block's tiles before this one, which are in the stages in turn.
+  auto chunks_before = static_cast<uint32_t>(group * p.chunks);
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x) + group * grid; number < p.tiles; number += 2 * grid) {
+    const Tile tile = Tile::of<Row>(p, number);
+    find_taps(p, shared, tile, group, thread);
+    for (int32_t channel = thread; channel < blocks * p.block_channels; channel += group_threads) {
+      float bias[1] = {0};
+      if (p.bias != nullptr && tile.channel + channel < p.out_channels) {
+        load<1>(static_cast<const Scalar*>(p.bias) +
+                    (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel + channel) * p.bias_stride,
+                bias);
+      }
+      shared.biases(group)[channel] = bias[0];
+    }
+    float sums[blocks][columns / 2];
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+      for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
+      device::wgmma_results(sums[m]);
+    }
+    // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
+    const bool waits = turn + static_cast<uint32_t>(group) > 0;
+    const uint32_t order = (turn + 1 - static_cast<uint32_t>(group)) & 1;
+    if (waits) device::mbarrier_wait(shared.multiplies(group), order);
+    ++turn;
+    uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+      device::mbarrier_wait(shared.full(stage), parity);
+      device::wgmma_fence();
+      const uint32_t at = stage * (stage_bytes(config) / 16);
+#pragma unroll
+      for (int k = 0; k < block_side / k_of_product; ++k) {
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          const auto a = device::with_start(
+              a_of_stages, device::start_of(a_of_stages) + at + static_cast<uint32_t>(m * block_bytes / 16) + k * step);
+          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + at + k * step);
+          device::wgmma<wgmma_type<Scalar>, columns, Major::mn, Major::mn>(sums[m], a, b);
+        }
+      }
+      device::wgmma_commit();
+      device::wgmma_wait<1>();
+      if (used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+      used = stage;
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0);
+    device::wgmma_wait<0>();
+    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+    if (waits) device::mbarrier_wait(shared.stages(group), order);
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+      device::wgmma_results(sums[m]);
+#pragma unroll
+      for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float* const v = &sums[m][j * 4 + half * 2];
+          device::store_shared_8(staged + static_cast<uint32_t>(half * 8 * pitch + j * 32), __float_as_uint(v[0]),
+                                 __float_as_uint(v[1]));
+        }
+      }
+      device::named_barrier(1 + group, group_threads);
+      fold<Scalar>(p, shared, tile, group, m);
+      // All threads have read: the next block is staged, or the tables of the next tile are written.
+      device::named_barrier(1 + group, group_threads);
+    }
+    device::mbarrier_arrive_if(shared.stages(group ^ 1), lane == 0);
+    chunks_before += static_cast<uint32_t>(2 * p.chunks);
+  }
+}
+
+template <class Scalar, int Row>
+__global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid_constant__ Params p) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr Config config = configs[Row];
+  const Shared<Row> shared{device::dynamic_shared_address(), device::dynamic_shared_memory()};
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread == consumers) {
+    device::prefetch_tensor_map(p.x_map);
+    device::prefetch_tensor_map(p.w_map);
+  }
+  if (thread < stages_of(config)) {
+    const auto stage = static_cast<uint32_t>(thread);
+    device::mbarrier_init(shared.full(stage), 1);
+    device::mbarrier_init(shared.empty(stage), group_threads / 32);
+    device::mbarrier_init_fence();
+  } else if (thread >= 32 && thread < 36) {
+    device::mbarrier_init(shared.multiplies(thread - 32), group_threads / 32);
+    device::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (thread < consumers) {
+    consume<Scalar>(p, shared);
+  } else {
+    copy_operands(p, shared);
+  }
+#endif
+}
+
+}  // namespace convt::gemm_fold_sm90

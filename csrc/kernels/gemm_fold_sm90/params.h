@@ -1,0 +1,99 @@
+// What a kernel is given, by value.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../divisor.h"
+#include "../operands.h"
+#include "tiling.h"
+
+namespace convt::gemm_fold_sm90 {
+
+struct Params {
+  TensorMap x_map, w_map;
+  void* y;
+  const void* bias;  // null if there is none
+  int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
+  int32_t chunks, tiles;
+  int32_t batch, out_channels;  // channels of a group
+  int32_t taps, block_channels;
+  int32_t images, rows, columns;  // of a tile; rows and columns of y
+  int32_t first_row, row_step, first_column, column_step, image_pitch, row_pitch;
+  // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
+  // the one before begins so many images and elements further.
+  int32_t memory_row, memory_image, next_image, next_position;
+  bool copies_x;     // the kernel before this one does
+  bool store_pairs;  // two elements of y at once
+  Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
+  Divisor by_pairs, by_rows;  // of a tile
+  Axis<int32_t> h, v;
+};
+
+static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
+
+// What the kernel that copies x is given.
+struct CopyParams {
+  const void* x;
+  void* to;
+  int64_t batch_stride, channel_stride, row_stride, column_stride;
+  int32_t row;  // elements of `to`, a multiple of 8
+  int32_t batch, rows, columns;
+  Divisor blocks, by_images, by_rows;
+};
+
+struct Launch {
+  Params params;
+  TensorMapLayout x_map, w_map;  // of which the driver makes the maps
+  CopyParams copy;               // if params.copies_x
+  int64_t copy_grid;
+};
+
+inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
+  const Config& config = configs[plan.configuration];
+  const bool copies = plan.workspace_bytes > 0;
+  const Tiling t = make_tiling(config, p, copies);
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  Params& q = launch.params;
+  q = {};
+  q.copies_x = copies;
+  if (copies) {
+    const int64_t row = copied_row(p, t), blocks = ceil_div<int64_t>(row, copy_positions);
+    launch.copy = {o.x,
+                   o.workspace,
+                   p.x_strides[0],
+                   p.x_strides[1],
+                   p.x_strides[2],
+                   p.x_strides[3],
+                   narrow(row),
+                   narrow(p.batch),
+                   narrow(p.in_h),
+                   narrow(p.in_w),
+                   Divisor(blocks),
+                   Divisor(t.memory_image),
+                   Divisor(t.memory_row)};
+    launch.copy_grid = blocks * p.in_channels;
+  }
+  launch.x_map = make_x_map(p, t, copies ? o.workspace : o.x, copies);
+  launch.w_map = make_w_map(p, o.w);
+  q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
+  q.y_row_stride = p.y_strides[2], q.bias_stride = p.bias_stride;
+  q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
+  q.batch = narrow(p.batch), q.out_channels = narrow(p.out_channels_per_group());
+  q.taps = narrow(p.kernel_h * p.kernel_w), q.block_channels = narrow(t.block_channels);
+  q.images = narrow(t.images), q.rows = narrow(t.rows), q.columns = narrow(t.columns);
+  q.first_row = narrow(t.first_row), q.row_step = narrow(t.row_step);
+  q.first_column = narrow(t.first_column), q.column_step = narrow(t.column_step);
+  q.image_pitch = narrow(t.image_pitch), q.row_pitch = narrow(t.row_pitch);
+  q.memory_row = narrow(t.memory_row), q.memory_image = narrow(t.memory_image);
+  q.next_image = t.next_is_image ? 1 : 0, q.next_position = t.next_is_image ? 0 : q.memory_row;
+  q.store_pairs = writes_pairs(p, o.result);
+  q.output_tiles = Divisor(t.output_tiles), q.column_tiles = Divisor(t.column_tiles);
+  q.row_tiles = Divisor(t.row_tiles), q.image_tiles = Divisor(t.image_tiles), q.segments = Divisor(t.segments);
+  q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+}
+
+}  // namespace convt::gemm_fold_sm90

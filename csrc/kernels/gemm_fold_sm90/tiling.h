@@ -1,0 +1,138 @@
+// How the product is cut into tiles, and what the copy engine is told of its operands.
+#pragma once
+
+#include "../../plan/problem.h"
+#include "../gemm_scatter_sm90/tiling.h"
+#include "../tensor_map.h"
+#include "config.h"
+
+namespace convt::gemm_fold_sm90 {
+
+using gemm_scatter_sm90::make_w_map, gemm_scatter_sm90::outputs_of_position;
+
+inline constexpr int64_t vector = 8;  // elements of 16 bytes: where the copy engine lets a box begin
+
+// Channels of a block of 64 rows. A block begins where the copy engine can: fewer than 8 rows before its channels, as
+// many of them as those of some block are from a multiple of 8.
+inline int64_t channels_of_block(int64_t taps) {
+  int64_t channels = block_side / taps;
+  while (channels > 0 && channels * taps + vector - std::gcd(channels * taps, vector) > block_side) --channels;
+  return channels;
+}
+
+// A tile has outputs of whole images, or so many rows and columns of one, and the positions of x that these have
+// inputs of. Column image * image_pitch + row * row_pitch + column of the product is a position, counted from the
+// tile's first one.
+struct Tiling {
+  // Outputs: of a tile, and tiles of an image.
+  int64_t images = 0, rows = 0, columns = 0, image_tiles = 0, row_tiles = 1, column_tiles = 1;
+  // Of x: the first position of an image's first tile, which may be outside, and from a tile to the next.
+  int64_t first_row = 0, row_step = 0, first_column = 0, column_step = 0;
+  int64_t image_pitch = 0, row_pitch = 0;
+  // In memory, elements from a row of x to the next; if x is copied, images too.
+  int64_t memory_row = 0, memory_image = 0;
+  // Boxes of 64 positions: after so many that follow each other, the next ones are of the next image, or of the next
+  // row.
+  int64_t segments = 0;
+  bool next_is_image = false;
+  int64_t block_channels = 0, output_tiles = 0;
+  int64_t chunks = 0;  // of 64 input channels
+  int64_t tiles = 0;   // 0 if there is no such tile
+};
+
+// Of an axis cut into tiles of at most `most` outputs that have inputs of `positions` positions, the first of which is
+// a multiple of `align`: outputs of a tile (none if it has too few positions for any), its first position, and from a
+// tile to the next.
+struct AxisTiling {
+  int64_t outputs, first, step;
+};
+inline AxisTiling cut_axis(const Axis<int64_t>& a, int64_t positions, int64_t align, int64_t most) {
+  const int64_t first = floor_div(ceil_div(a.padding - a.dilation * (a.kernel - 1), a.stride), align) * align;
+  const int64_t reached = floor_div(a.padding - 1, a.stride) - first + 1;  // beside one for each stride of outputs
+  int64_t step = std::min(positions - reached, most / a.stride);
+  step -= step % align;
+  return step < 1 ? AxisTiling{} : AxisTiling{std::min(step * a.stride, a.out), first, step};
+}
+
+// `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row.
+inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
+  const int64_t positions = p.in_h * p.in_w, boxes = c.columns / block_side;
+  const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
+  const auto padded = [](int64_t n) { return ceil_div<int64_t>(n, vector) * vector; };
+  Tiling best;
+  const auto consider = [&](Tiling t) {
+    t.image_tiles = ceil_div(p.batch, t.images);
+    t.block_channels = channels_of_block(p.kernel_h * p.kernel_w);
+    if (t.block_channels == 0) return;
+    t.output_tiles = ceil_div(p.out_channels_per_group(), c.blocks * t.block_channels);
+    t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), block_side);
+    t.tiles = checked_mul(checked_mul(t.output_tiles, checked_mul(t.row_tiles, t.column_tiles)),
+                          checked_mul(t.image_tiles, p.groups));
+    if (best.tiles == 0 || t.tiles < best.tiles) best = t;
+  };
+  if (p.out_h <= most_rows && p.out_w <= most_columns) {
+    Tiling t;
+    t.rows = p.out_h, t.columns = p.out_w, t.row_pitch = t.memory_row = p.in_w;
+    if (copies) {
+      // Images one after another, if tiles of so many begin at 16 bytes, or each at 16 bytes.
+      int64_t dense = c.columns / positions;
+      if (dense < p.batch) dense -= dense % (vector / std::gcd(positions, vector));
+      const int64_t apart = c.columns / padded(positions);
+      t.images = std::min(p.batch, std::max(dense, apart));
+      t.image_pitch = t.memory_image = dense >= apart ? positions : padded(positions);
+      t.segments = boxes;
+    } else {
+      t.segments = ceil_div<int64_t>(positions, block_side), t.image_pitch = t.segments * block_side;
+      t.images = std::min(p.batch, boxes / t.segments), t.next_is_image = true;
+    }
+    if (t.images > 0) consider(t);
+  }
+  // Rows of one image, all or as many columns as boxes have. They begin at 16 bytes.
+  for (int64_t together = 0; together <= boxes; together = together == 0 ? 1 : 2 * together) {
+    Tiling t;
+    t.images = 1, t.memory_row = copies ? padded(p.in_w) : p.in_w;
+    if (t.memory_row % vector != 0) continue;
+    if (copies) t.memory_image = p.in_h * t.memory_row;
+    t.segments = together == 0 ? boxes : together;
+    t.row_pitch = together == 0 ? t.memory_row : together * block_side;
+    const AxisTiling rows = cut_axis(h, c.columns / t.row_pitch, 1, most_rows);
+    AxisTiling columns{p.out_w, 0, 0};
+    if (together > 0) columns = cut_axis(w, t.row_pitch, vector, most_columns);
+    if (rows.outputs == 0 || columns.outputs == 0 || columns.outputs > most_columns) continue;
+    t.rows = rows.outputs, t.first_row = rows.first, t.row_step = rows.step;
+    t.columns = columns.outputs, t.first_column = columns.first, t.column_step = columns.step;
+    t.row_tiles = ceil_div(p.out_h, t.rows), t.column_tiles = ceil_div(p.out_w, t.columns);
+    consider(t);
+  }
+  return best;
+}
+
+// Elements from a channel to the next where x is copied; and bytes of the copy.
+inline int64_t copied_row(const Problem& p, const Tiling& t) {
+  return ceil_div<int64_t>(checked_mul(p.batch, t.memory_image), vector) * vector;
+}
+inline int64_t copied_bytes(const Problem& p, const Tiling& t) {
+  return checked_mul(2 * p.in_channels, copied_row(p, t));
+}
+
+// x as [image][group][channel][position], or its copy, [group][channel][position of all images].
+inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void* x, bool copies) {
+  using gemm_scatter_sm90::map_stride;
+  const int64_t channels = p.in_channels_per_group(), channel = copies ? copied_row(p, t) : p.x_strides[1],
+                images = copies ? 1 : p.batch;
+  return {x,
+          2,
+          {copies ? channel : p.in_h * p.in_w, channels, p.groups, images, 1},
+          {map_stride(channels, channel), map_stride(p.groups, checked_mul(channels, channel)),
+           map_stride(images, p.x_strides[0]), 16},
+          {block_side, block_side, 1, 1, 1}};
+}
+
+// Whether two elements of y that are side by side may be written at once.
+inline bool writes_pairs(const Problem& p, const void* y) {
+  const auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
+  return reinterpret_cast<uintptr_t>(y) % 4 == 0 && p.out_w % 2 == 0 && even(p.batch, p.y_strides[0]) &&
+         even(p.out_channels, p.y_strides[1]) && even(p.out_h, p.y_strides[2]);
+}
+
+}  // namespace convt::gemm_fold_sm90

@@ -1,0 +1,107 @@
+// Kernels of any size over small images in 16-bit types, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
+#include <algorithm>
+#include <cmath>
+
+#include "../../kernels/gemm_fold_sm90/tiling.h"
+#include "family.h"
+
+namespace convt {
+namespace {
+
+namespace family = gemm_fold_sm90;
+
+// Until its proof on a GPU.
+constexpr const char* reservation = "waits for its first run on a GPU";
+
+// Why no configuration of the family takes the problem; empty if all may.
+std::string refusal(const Problem& p, const DeviceInfo& device) {
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) return std::string("has no ") + name(p.dtype);
+  if (device.compute_capability != 90) return "needs sm_90";
+  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
+  if (p.in_channels == 0) return "takes at least one input channel";
+  constexpr int64_t limit = int64_t{1} << 30;
+  const int64_t taps = checked_mul(p.kernel_h, p.kernel_w), outputs = family::outputs_of_position(p);
+  for (const int64_t size : {p.batch, p.in_channels, p.out_channels, p.in_h, p.in_w, p.out_h, p.out_w, p.stride_h,
+                             p.stride_w, p.padding_h, p.padding_w, p.dilation_h, p.dilation_w, outputs}) {
+    if (size >= limit / family::block_side) return "takes sizes of less than 2^24";
+  }
+  // With the rows that are between a kernel's.
+  if (checked_mul(p.dilation_h, p.kernel_h) >= limit || checked_mul(p.dilation_w, p.kernel_w) >= limit ||
+      checked_mul(p.batch, checked_mul(p.in_h + family::vector, p.in_w + family::vector)) >= limit) {
+    return "takes less than 2^30 positions";
+  }
+  if (family::channels_of_block(taps) == 0) return "takes kernels of at most 64 taps";
+  const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
+  if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
+  const Strides& w = p.w_strides;
+  if (!dense(p.kernel_w, w[3], 1) || !dense(p.kernel_h, w[2], p.kernel_w) ||
+      !dense(p.out_channels_per_group(), w[1], taps)) {
+    return "takes weights in the layout of y";
+  }
+  if (!p.w_aligned) return "takes weights that are aligned to 16 bytes";
+  if (!family::make_w_map(p, nullptr).valid()) return "takes strides of weights that are multiples of 16 bytes";
+  return "";
+}
+
+constexpr int64_t most_copied_bytes = int64_t{1} << 30;  // memory that a user does not expect to need
+
+// Whether the copy engine takes x as it is.
+bool takes_x(const Problem& p, const family::Tiling& t) {
+  const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
+  return dense(p.in_w, p.x_strides[3], 1) && dense(p.in_h, p.x_strides[2], p.in_w) && p.x_aligned &&
+         family::make_x_map(p, t, nullptr, false).valid();
+}
+
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies) {
+  const family::Config& config = family::configs[row];
+  const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
+  const family::Tiling t = family::make_tiling(config, p, copies);
+  if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
+  if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
+    return refused("needs more tiles than are numbered in 32 bits");
+  if (copies ? family::copied_bytes(p, t) > most_copied_bytes : !takes_x(p, t)) {
+    return refused("takes x of at most 1 GiB where its images or channels begin anywhere");
+  }
+  Candidate c = fitting(Algorithm::gemm_fold_sm90, config.name, row);
+  c.reservation = reservation;
+  c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
+  c.plan.block = family::threads;
+  c.plan.shared_bytes = family::shared_bytes(config);
+  c.plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0;
+
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
+  const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
+  // As gemm_scatter_sm90's model, but for the sums: of each staged element a load and an addition, four threads of a
+  // scheduler at a time, with what they are found by. Not fitted yet.
+  const double elements = number(family::block_side * config.columns);
+  const double multiply = chunks * (number(config.blocks) * elements / 32 / 0.9 + 100) * clock;
+  const double readers = std::min(number(t.tiles), cores);
+  const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
+  const double main = std::max(multiply, read);
+  const double store = number(config.blocks) * (800 + elements / 128 * 8) * clock;
+  const double work = waves > 1 ? waves * std::max(main, (main + store) / 2) + store / 2 : main + store;
+  const double memory = number(p.compulsory_bytes()) / device.bandwidth;
+  const double copying = copies ? 2.5e-6 + number(4 * p.x_elements()) / (0.7 * device.bandwidth) : 0;
+  c.estimated_seconds =
+      launch_seconds + 4e-6 + 2500 * clock + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
+  return c;
+}
+
+}  // namespace
+
+void gemm_fold_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
+  const std::string reason = refusal(p, device);
+  for (int32_t row = 0; row < family::config_count; ++row) {
+    if (!reason.empty()) {
+      out.push_back(refuse(Algorithm::gemm_fold_sm90, family::configs[row].name, reason));
+      continue;
+    }
+    const Candidate as_it_is = candidate_of(p, device, row, false), copied = candidate_of(p, device, row, true);
+    const bool copies = copied.fits() && (!as_it_is.fits() || copied.estimated_seconds < as_it_is.estimated_seconds);
+    out.push_back(copies ? copied : as_it_is);
+  }
+}
+
+}  // namespace convt

@@ -1,0 +1,115 @@
+// Random problems through the kernels of gemm_fold_sm90 in the SIMT emulator, in every configuration and element type,
+// against float64. Built and run by test_gemm_fold.py. Usage: gemm_fold_sm90_simt SEED PROBLEMS
+#define SIMT_MAIN
+#include "kernels/device.h"
+
+#include <cmath>
+#include <cstdio>
+
+#include "kernels/gemm_fold_sm90/copy.cuh"
+#include "kernels/gemm_fold_sm90/kernel.cuh"
+#include "plan/plan.h"
+#include "simt_problem.h"
+
+namespace convt {
+namespace {
+
+namespace family = gemm_fold_sm90;
+
+Problem images(DataType dtype) {
+  for (;;) {
+    Problem p;
+    p.dtype = dtype;
+    p.batch = pick(0, 1) == 0 ? pick(1, 4) : pick(1, 20);
+    p.groups = pick(0, 3) == 0 ? pick(1, 3) : 1;
+    p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
+    p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 20) : 8 * pick(1, 5));
+    p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
+    if (pick(0, 3) == 0) p.in_h = pick(1, 3), p.in_w = pick(0, 1) == 0 ? pick(20, 400) : 8 * pick(8, 60);
+    p.kernel_h = pick(1, 6), p.kernel_w = pick(0, 5) == 0 ? pick(5, 16) : pick(1, 5);
+    p.stride_h = pick(1, 4), p.stride_w = pick(0, 5) == 0 ? pick(3, 8) : pick(1, 3);
+    p.padding_h = pick(0, 3), p.padding_w = pick(0, 3);
+    p.dilation_h = pick(0, 3) == 0 ? pick(1, 3) : 1, p.dilation_w = pick(0, 3) == 0 ? pick(1, 3) : 1;
+    const auto more = [](int64_t stride, int64_t dilation) { return pick(0, std::max(stride, dilation) - 1); };
+    p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, more(p.stride_h, p.dilation_h), p.dilation_h);
+    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, more(p.stride_w, p.dilation_w), p.dilation_w);
+    if (p.out_h < 1 || p.out_w < 1 || p.useful_macs() > 6000000) continue;
+    p.x_strides = pick(0, 4) == 0 ? channels_last(p.x_sizes()) : dense(p.x_sizes());
+    p.w_strides = dense(p.w_sizes()), p.y_strides = dense(p.y_sizes());
+    // Images or channels of a larger tensor.
+    if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? 8 : 1) * pick(1, 9);
+    if (pick(0, 7) == 0) p.w_strides[0] += 8 * pick(1, 3);
+    if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
+    p.has_bias = pick(0, 1) == 1;
+    p.bias_stride = 1;
+    return p;
+  }
+}
+
+template <class Scalar, int Row = 0>
+void launch_row(const Plan& plan, const family::Params& params) {
+  if constexpr (Row < family::config_count) {
+    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, params);
+    simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
+                 [&] { family::gemm_fold_sm90_kernel<Scalar, Row>(params); });
+  }
+}
+
+int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, several_images = 0, pairs = 0;
+
+template <class Scalar>
+bool run(DataType dtype, int32_t row) {
+  for (;;) {
+    const Case<Scalar> c(images(dtype));
+    Problem p = c.p;
+    p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
+    p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
+    const std::string configuration = std::string("gemm_fold_sm90/") + family::configs[row].name;
+    Plan plan;
+    try {
+      plan = make_forced_plan(p, *find_device("h200"), configuration);
+    } catch (const std::invalid_argument&) {
+      continue;
+    }
+    // Copied though it need not be.
+    if (plan.workspace_bytes == 0 && pick(0, 2) == 0) {
+      const family::Tiling t = family::make_tiling(family::configs[row], p, true);
+      if (t.tiles > 0) plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
+    }
+    // A block takes several tiles.
+    plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
+    const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
+    family::Launch launch;
+    family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
+    family::Params& params = launch.params;
+    if (params.copies_x) {
+      simt::launch(dim3(static_cast<unsigned>(launch.copy_grid)), dim3(family::copy_threads), 0,
+                   [&] { family::copy_kernel(launch.copy); });
+    }
+    params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
+    launch_row<Scalar>(plan, params);
+    ++(params.copies_x ? copied : in_place);
+    tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
+    several_images += params.images > 1, pairs += params.store_pairs;
+    const std::string what = configuration + (params.copies_x ? ", copied" : "") + ", tiles of " +
+                             std::to_string(params.images) + " images, " + std::to_string(params.rows) + " rows, " +
+                             std::to_string(params.columns) + " columns";
+    return c.check(what.c_str(), [](float v) { return v; });
+  }
+}
+
+}  // namespace
+}  // namespace convt
+
+int main(int argc, char** argv) {
+  using convt::DataType;
+  const int status = convt::run_problems(argc, argv, [](int number) {
+    const int row = number / 2 % convt::family::config_count;
+    return number % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
+                           : convt::run<convt::BFloat16>(DataType::bfloat16, row);
+  });
+  std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, several images: %d, pairs: %d\n",
+              convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::several_images,
+              convt::pairs);
+  return status;
+}

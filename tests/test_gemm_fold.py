@@ -1,0 +1,181 @@
+"""The family that sums products of whole images in shared memory: its source in the SIMT emulator, its row, a GPU."""
+
+import random
+
+import pytest
+import simt_program
+import torch
+from forced import forced, forced_if_it_fits
+from reference import Problem, lay_out, poison_allocator, problem_count, random_tensor, rule_of_forward, spoilt_operands
+
+import convt
+from convt import _C
+
+DTYPES = (torch.float16, torch.bfloat16)
+NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "128x128", "64x256")]
+
+POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256
+DCGAN = Problem(64, 128, 64, (4, 4), (4, 4), (2, 2), (1, 1))
+CYCLEGAN = Problem(1, 64, 32, (64, 64), (3, 3), (2, 2), (1, 1), (1, 1))  # rows of an image
+WAV2LIP = Problem(8, 96, 64, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1))  # images of 9 positions, 25 terms of 9 rows
+WIDE = Problem(1, 48, 16, (8, 336), (8, 1), (4, 1))  # more columns than a tile
+SIGNAL = Problem(2, 96, 48, (1, 1344), (1, 8), (1, 4))
+MANY_TAPS = Problem(1, 64, 8, (20, 24), (8, 8), (4, 4), (2, 2))
+DILATED = Problem(2, 64, 32, (16, 16), (3, 3), (1, 1), (4, 4), dilation=(4, 4))
+REAL = [POSE, DCGAN, CYCLEGAN, WAV2LIP, WIDE, SIGNAL, MANY_TAPS, DILATED]
+
+
+def problem(rng):
+    """A random problem of the family's: small images, or wide ones of few rows."""
+    while True:
+        groups = rng.choice((1, 1, 1, 2, 3))
+        small = rng.random() < 0.7
+        stride = (rng.randint(1, 4), rng.choice((1, 2, 2, 3, 8)))
+        dilation = tuple(rng.choice((1, 1, 1, 2, 3)) for _ in range(2))
+        p = Problem(
+            batch=rng.randint(1, 20) if small else rng.randint(1, 2),
+            in_channels=groups * rng.choice((8 * rng.randint(1, 60), rng.randint(1, 40))),
+            out_channels=groups * rng.choice((8 * rng.randint(1, 12), rng.randint(1, 60))),
+            size=(rng.randint(1, 16), rng.randint(1, 16)) if small else (rng.randint(1, 40), 8 * rng.randint(1, 60)),
+            kernel=(rng.randint(1, 6), rng.randint(1, 6) if rng.random() < 0.8 else rng.randint(6, 16)),
+            stride=stride,
+            padding=(rng.randint(0, 3), rng.randint(0, 3)),
+            output_padding=tuple(rng.randint(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)),
+            groups=groups,
+            dilation=dilation,
+        )
+        if min(p.y_shape) > 0:
+            return p
+
+
+def plan(p, dtype=torch.float16, memory=torch.contiguous_format, device="h200"):
+    x, w = (torch.empty(s, dtype=dtype, device="meta").contiguous(memory_format=memory) for s in (p.x_shape, p.w_shape))
+    return convt.explain(x, w, device=device, **p.arguments)
+
+
+def candidates(p, *arguments, **named):
+    return {c.configuration: c for c in plan(p, *arguments, **named).candidates if c.algorithm == "gemm_fold_sm90"}
+
+
+def test_the_configurations_tested_are_those_compiled():
+    assert [name for name in _C.configuration_names() if name.startswith("gemm_fold_sm90/")] == NAMES
+
+
+def test_random_problems_in_the_emulator(tmp_path):
+    """Every configuration and type, every kind of tile: float64, accesses, NaN, infinity."""
+    said = simt_program.run(simt_program.build("gemm_fold_sm90_simt.cpp", tmp_path), 0, 900)
+    assert ": 0" not in said
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("p", REAL)
+def test_real_layers_fit(p, dtype):
+    found = candidates(p, dtype)
+    assert [f"gemm_fold_sm90/{name}" for name in found] == NAMES
+    # Between the rows that a dilated kernel reaches, smaller tiles have no row of outputs with all of its inputs.
+    assert found["64x256"].fits and (found["128x128"].fits or p is DILATED)
+
+
+def test_a_plan_waits_for_its_proof():
+    """No GPU has run the family yet: a plan uses it only where it is forced to."""
+    chosen = plan(POSE)
+    assert chosen.algorithm != "gemm_fold_sm90"
+    assert {c.reservation for c in candidates(POSE).values() if c.fits} == {"waits for its first run on a GPU"}
+    assert "waits for its first run on a GPU" in str(chosen)
+
+
+def test_x_is_copied_where_its_images_begin_anywhere():
+    batch, channels, rows, columns = WAV2LIP.x_shape
+    assert candidates(WAV2LIP)["64x256"].plan.workspace_bytes == 2 * channels * batch * rows * columns
+    assert candidates(CYCLEGAN)["64x256"].plan.workspace_bytes == 0
+    assert candidates(SIGNAL)["64x256"].plan.workspace_bytes == 0
+    odd = Problem(1, 32, 16, (9, 7), (3, 3), (2, 2))
+    # Rows of 63 elements begin at no multiple of 16 bytes; the copy's are 64.
+    assert candidates(odd)["64x64"].plan.workspace_bytes == 2 * 32 * 64
+
+
+def test_refusals_say_why():
+    refused = {
+        "takes kernels of at most 64 taps": Problem(1, 16, 16, (8, 8), (9, 9), (2, 2)),
+        "takes strides of weights that are multiples of 16 bytes": Problem(1, 16, 3, (8, 8), (3, 3), (2, 2)),
+    }
+    for reason, p in refused.items():
+        assert {c.refusal for c in candidates(p).values()} == {reason}
+    assert {c.refusal for c in candidates(POSE, torch.float32).values()} == {"has no float32"}
+    assert {c.refusal for c in candidates(POSE, device="a100").values()} == {"needs sm_90"}
+    last = {c.refusal for c in candidates(POSE, memory=torch.channels_last).values()}
+    assert last == {"takes outputs of which columns are innermost"}
+    far = Problem(1, 16, 8, (64, 64), (3, 3), padding=(64, 64), dilation=(64, 64))
+    assert not any(c.fits for c in candidates(far).values())
+
+
+# GPU
+
+
+@pytest.fixture
+def hopper():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs sm_90")
+
+
+def operands(p, dtype, rng):
+    x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
+    if rng.random() < 0.3:
+        x = lay_out(x, "offset")
+    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("configuration", NAMES)
+def test_random_problems(configuration, dtype):
+    rng = random.Random(f"{configuration} {dtype}")
+    taken = 0
+    for _ in range(problem_count(40)):
+        p = problem(rng)
+        x, w, b = operands(p, dtype, rng)
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced_if_it_fits(configuration, x, w, b, p)
+        if result is None:
+            continue
+        taken += 1
+        rule_of_forward(p, x, w, b, str(dtype))(result)
+        poison_allocator(p.y_shape, dtype=dtype)
+        assert torch.equal(forced(configuration, x, w, b, p), result)
+    # The sanitizer has few problems a test.
+    assert taken > 3 or problem_count(40) < 40
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("p", REAL)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_configuration_takes_real_layers(p, dtype):
+    x, w, b = operands(p, dtype, random.Random(0))
+    assert_right = rule_of_forward(p, x, w, b, str(dtype))
+    for configuration in NAMES:
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced_if_it_fits(configuration, x, w, b, p)
+        if result is not None:
+            assert_right(result)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("configuration", NAMES)
+def test_nan_and_inf_spread_by_taps_only(configuration):
+    rng = random.Random(configuration)
+    dtype, ran = torch.float16, 0
+    for _ in range(8):
+        p = problem(rng)
+        p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1] % 40 + 1)})
+        if min(p.y_shape) < 1:
+            continue
+        ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
+        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
+            result = forced_if_it_fits(configuration, *pair, None, p)
+            if result is not None:
+                ran += 1
+                assert torch.equal(~result.cpu().isfinite(), reached), where
+    assert ran > 0
