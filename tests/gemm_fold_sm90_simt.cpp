@@ -19,7 +19,7 @@ namespace family = gemm_fold_sm90;
 Problem images(DataType dtype) {
   for (;;) {
     Problem p;
-    p.dtype = dtype;
+    p.dtype = dtype, p.precision = Precision::tf32;
     p.batch = pick(0, 1) == 0 ? pick(1, 4) : pick(1, 20);
     p.groups = pick(0, 3) == 0 ? pick(1, 3) : 1;
     p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
@@ -83,8 +83,13 @@ bool run(DataType dtype, int32_t row) {
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     family::Params& params = launch.params;
     if (params.copies_x) {
-      simt::launch(dim3(static_cast<unsigned>(launch.copy_grid)), dim3(family::copy_threads), 0,
-                   [&] { family::copy_kernel(launch.copy); });
+      simt::launch(dim3(static_cast<unsigned>(launch.copy_grid)), dim3(family::copy_threads), 0, [&] {
+        if constexpr (sizeof(Scalar) == 4) {
+          family::copy_kernel<uint32_t, uint64_t>(launch.copy);
+        } else {
+          family::copy_kernel<uint16_t, uint32_t>(launch.copy);
+        }
+      });
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     launch_row<Scalar>(plan, params);
@@ -94,7 +99,9 @@ bool run(DataType dtype, int32_t row) {
     const std::string what = configuration + (params.copies_x ? ", copied" : "") + ", tiles of " +
                              std::to_string(params.images) + " images, " + std::to_string(params.rows) + " rows, " +
                              std::to_string(params.columns) + " columns";
-    return c.check(what.c_str(), [](float v) { return v; });
+    return c.check(what.c_str(), [](float v) {
+      return sizeof(Scalar) == 4 ? float_of_bits(simt::nearest_tf32(bits_of_float(v))) : v;
+    });
   }
 }
 
@@ -104,9 +111,15 @@ bool run(DataType dtype, int32_t row) {
 int main(int argc, char** argv) {
   using convt::DataType;
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int row = number / 2 % convt::family::config_count;
-    return number % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
-                           : convt::run<convt::BFloat16>(DataType::bfloat16, row);
+    const int row = number / 3 % convt::family::config_count;
+    switch (number % 3) {
+      case 0:
+        return convt::run<convt::Float16>(DataType::float16, row);
+      case 1:
+        return convt::run<convt::BFloat16>(DataType::bfloat16, row);
+      default:
+        return convt::run<float>(DataType::float32, row);
+    }
   });
   std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, several images: %d, pairs: %d\n",
               convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::several_images,

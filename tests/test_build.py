@@ -192,7 +192,7 @@ def find_nvcc():
     return next((nvcc for nvcc in homes if nvcc.is_file()), None)
 
 
-def compile_for_hopper(source, tmp_path):
+def compile_for_hopper(source, tmp_path, instruction="HGMMA"):
     """What the compiler says of `source`: no kernel spills or waits for each product (C7508, C7514, C7517, C7520)."""
     nvcc = find_nvcc()
     if nvcc is None:
@@ -213,7 +213,7 @@ def compile_for_hopper(source, tmp_path):
     disassembler = nvcc.with_name("cuobjdump")
     if disassembler.exists():
         ran = subprocess.run([disassembler, "-sass", tmp_path / "kernels.cubin"], capture_output=True, text=True)
-        assert "HGMMA" in ran.stdout
+        assert instruction in ran.stdout
         # An empty group follows one whose end the compiler did not see, and leaves nothing in flight.
         assert not re.search(r"HGMMA\S* RZ", ran.stdout)
     return said
@@ -249,9 +249,9 @@ def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(
 
 
 @with_source
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
-def test_the_compiler_keeps_wgmma_in_flight_where_products_are_summed_in_shared_memory(dtype, tmp_path):
-    name = str(dtype).removeprefix("torch.")
-    said = compile_for_hopper(f"gemm_fold_sm90/instantiations/{name}.cu", tmp_path)
+@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
+def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(mode, tmp_path):
+    instruction = "HMMA" if mode == "tf32" else "HGMMA"
+    said = compile_for_hopper(f"gemm_fold_sm90/instantiations/{mode}.cu", tmp_path, instruction)
     kernels = re.findall(r"Compiling entry function '\S*gemm_fold_sm90_kernel", said)
     assert len(kernels) == len([name for name in _C.configuration_names() if name.startswith("gemm_fold_sm90/")])

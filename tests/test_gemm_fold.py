@@ -11,7 +11,7 @@ from reference import Problem, lay_out, poison_allocator, problem_count, random_
 import convt
 from convt import _C
 
-DTYPES = (torch.float16, torch.bfloat16)
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
 NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "128x128", "64x256")]
 
 POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256
@@ -48,6 +48,14 @@ def problem(rng):
             return p
 
 
+@pytest.fixture(autouse=True)
+def tf32():
+    allowed = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = True
+    yield
+    torch.backends.cudnn.allow_tf32 = allowed
+
+
 def plan(p, dtype=torch.float16, memory=torch.contiguous_format, device="h200"):
     x, w = (torch.empty(s, dtype=dtype, device="meta").contiguous(memory_format=memory) for s in (p.x_shape, p.w_shape))
     return convt.explain(x, w, device=device, **p.arguments)
@@ -67,10 +75,10 @@ def test_random_problems_in_the_emulator(tmp_path):
     assert ": 0" not in said
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("p", REAL)
-def test_real_layers_fit(p, dtype):
-    found = candidates(p, dtype)
+def test_real_layers_fit(p, precision):
+    found = candidates(p, DTYPES[precision])
     assert [f"gemm_fold_sm90/{name}" for name in found] == NAMES
     # Between the rows that a dilated kernel reaches, smaller tiles have no row of outputs with all of its inputs.
     assert found["64x256"].fits and (found["128x128"].fits or p is DILATED)
@@ -101,7 +109,9 @@ def test_refusals_say_why():
     }
     for reason, p in refused.items():
         assert {c.refusal for c in candidates(p).values()} == {reason}
-    assert {c.refusal for c in candidates(POSE, torch.float32).values()} == {"has no float32"}
+    assert {c.refusal for c in candidates(POSE, torch.float64).values()} == {"has no float64"}
+    torch.backends.cudnn.allow_tf32 = False
+    assert {c.refusal for c in candidates(POSE, torch.float32).values()} == {"computes float32 in TF32"}
     assert {c.refusal for c in candidates(POSE, device="a100").values()} == {"needs sm_90"}
     last = {c.refusal for c in candidates(POSE, memory=torch.channels_last).values()}
     assert last == {"takes outputs of which columns are innermost"}
@@ -127,10 +137,10 @@ def operands(p, dtype, rng):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("precision", DTYPES)
 @pytest.mark.parametrize("configuration", NAMES)
-def test_random_problems(configuration, dtype):
-    rng = random.Random(f"{configuration} {dtype}")
+def test_random_problems(configuration, precision):
+    rng, dtype = random.Random(f"{configuration} {precision}"), DTYPES[precision]
     taken = 0
     for _ in range(problem_count(40)):
         p = problem(rng)
@@ -140,7 +150,7 @@ def test_random_problems(configuration, dtype):
         if result is None:
             continue
         taken += 1
-        rule_of_forward(p, x, w, b, str(dtype))(result)
+        rule_of_forward(p, x, w, b, precision)(result)
         poison_allocator(p.y_shape, dtype=dtype)
         assert torch.equal(forced(configuration, x, w, b, p), result)
     # The sanitizer has few problems a test.
@@ -150,10 +160,11 @@ def test_random_problems(configuration, dtype):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("p", REAL)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_configuration_takes_real_layers(p, dtype):
+@pytest.mark.parametrize("precision", DTYPES)
+def test_every_configuration_takes_real_layers(p, precision):
+    dtype = DTYPES[precision]
     x, w, b = operands(p, dtype, random.Random(0))
-    assert_right = rule_of_forward(p, x, w, b, str(dtype))
+    assert_right = rule_of_forward(p, x, w, b, precision)
     for configuration in NAMES:
         poison_allocator(p.y_shape, dtype=dtype)
         result = forced_if_it_fits(configuration, x, w, b, p)
@@ -163,10 +174,11 @@ def test_every_configuration_takes_real_layers(p, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("precision", ("float16", "tf32"))
 @pytest.mark.parametrize("configuration", NAMES)
-def test_nan_and_inf_spread_by_taps_only(configuration):
+def test_nan_and_inf_spread_by_taps_only(configuration, precision):
     rng = random.Random(configuration)
-    dtype, ran = torch.float16, 0
+    dtype, ran = DTYPES[precision], 0
     for _ in range(8):
         p = problem(rng)
         p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1] % 40 + 1)})

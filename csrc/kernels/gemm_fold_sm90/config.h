@@ -1,22 +1,17 @@
-// Configurations of the family for kernels of any size in 16-bit types, NCHW, on Hopper, where images are small. As in
-// gemm_scatter_sm90 the layer is one matrix product of operands as they are in memory: rows are the taps of an output
-// channel, (channel, kernel row, kernel column), columns are input positions. But an output is the sum of several
-// elements of it: of each of its taps, at the tap's position. A tile has all taps of its channels, and all positions
-// that the outputs of whole images, or of some rows of one, have inputs of; so each of its outputs is summed in shared
-// memory, in the order of its taps, from float32. Nothing is packed, transposed or multiplied by zeros of phases.
-// Warpgroups take tiles in turn: one sums and writes while the other one multiplies.
+// Configurations of the family for kernels of any size, NCHW, on Hopper. As in gemm_scatter_sm90 the layer is one
+// matrix product of operands as they are in memory: rows are the taps of an output channel, (channel, kernel row,
+// kernel column), columns are input positions. But an output is the sum of several elements of it: of each of its taps,
+// at the tap's position. A tile has all taps of its channels, and all positions that the outputs of some images, or of
+// some rows and columns of one, have inputs of; so each of its outputs is summed in shared memory, from float32, in the
+// order of its taps. Nothing is packed, transposed or multiplied by zeros of phases. Warpgroups take tiles in turn: one
+// sums and writes while the other one multiplies: 16-bit types by wgmma, which takes operands of either majorness;
+// TF32, of which it takes those of K innermost only, by mma.sync.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
-#include "../gemm_scatter_sm90/config.h"
-
 namespace convt::gemm_fold_sm90 {
-
-using gemm_scatter_sm90::block_bytes, gemm_scatter_sm90::block_side, gemm_scatter_sm90::consumers,
-    gemm_scatter_sm90::k_of_product, gemm_scatter_sm90::row_bytes, gemm_scatter_sm90::shared_bytes_limit,
-    gemm_scatter_sm90::threads;
 
 struct Config {
   const char* name;
@@ -30,19 +25,29 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
+// Two warpgroups, and a third one, of which a warp has data copied, that gives them its registers.
+inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
+inline constexpr int32_t consumer_registers = 224, producer_registers = 56, launch_registers = 168;
+// Operands are copied in square boxes of elements, rows of 128 bytes for each channel of the reduction; those of a
+// block of rows, or of as many positions, follow each other.
+inline constexpr int32_t row_bytes = 128, block_rows = 64;
+constexpr int32_t box_side(int64_t element_bytes) { return row_bytes / static_cast<int32_t>(element_bytes); }
+inline constexpr int32_t block_bytes = block_rows * row_bytes;
+constexpr int32_t box_bytes(int64_t element_bytes) { return box_side(element_bytes) * row_bytes; }
 inline constexpr int32_t most_stages = 8;
+inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 inline constexpr int32_t most_rows = 512, most_columns = 2048;  // of y, in a tile
-inline constexpr int32_t together = 4;                          // channels that a thread sums at a time
+inline constexpr int32_t table_bytes = 4 * (most_rows + most_columns);
+inline constexpr int32_t together = 4;  // channels that a thread sums at a time
 
 // Where x is copied first: threads of a block, and pairs of positions of each.
 inline constexpr int32_t copy_threads = 256, copy_pairs = 4, copy_positions = 2 * copy_threads * copy_pairs;
 
-constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_side) * block_bytes; }
+constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_rows) * block_bytes; }
 // From a row to the next of what is staged, float32: lanes of four rows write to different banks.
 constexpr int32_t staged_pitch(const Config& c) { return c.columns + 8; }
-constexpr int32_t staged_bytes(const Config& c) { return 4 * block_side * staged_pitch(c); }
-inline constexpr int32_t table_bytes = 4 * (most_rows + most_columns);
-constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.blocks * block_side + together); }
+constexpr int32_t staged_bytes(const Config& c) { return 4 * block_rows * staged_pitch(c); }
+constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.blocks * block_rows + together); }
 // After the stages: a block of rows, staged by one warpgroup at a time; of each warpgroup the taps of its tile's rows
 // and columns of y, and biases; then the barriers: full and empty of each stage, and whose turn it is to multiply and
 // to stage.

@@ -1,42 +1,8 @@
 #pragma once
 
-#include "../device.h"
-#include "params.h"
+#include "products.cuh"
 
 namespace convt::gemm_fold_sm90 {
-
-template <class Scalar>
-constexpr device::WgmmaType wgmma_type =
-    std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
-
-inline constexpr int32_t group_threads = consumers / 2;
-
-// Where things are in shared memory.
-template <int Row>
-struct Shared {
-  static constexpr Config config = configs[Row];
-  static constexpr int32_t staged_at = stages_of(config) * stage_bytes(config),
-                           tables_at = staged_at + staged_bytes(config), biases_at = tables_at + 2 * table_bytes,
-                           barriers_at = biases_at + 2 * bias_bytes(config);
-
-  device::SharedAddress start;
-  unsigned char* memory;
-
-  CONVT_DEVICE device::SharedAddress staged() const { return start + staged_at; }
-  CONVT_DEVICE device::SharedAddress columns(int32_t group) const {
-    return start + tables_at + static_cast<uint32_t>(group * table_bytes);
-  }
-  CONVT_DEVICE device::SharedAddress rows(int32_t group) const { return columns(group) + 4 * most_columns; }
-  CONVT_DEVICE float* biases(int32_t group) const {
-    return reinterpret_cast<float*>(memory + biases_at + group * bias_bytes(config));
-  }
-  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return start + barriers_at + 8 * stage; }
-  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return full(most_stages + stage); }
-  CONVT_DEVICE device::SharedAddress multiplies(int32_t group) const {
-    return full(2 * most_stages + static_cast<uint32_t>(group));
-  }
-  CONVT_DEVICE device::SharedAddress stages(int32_t group) const { return multiplies(2 + group); }
-};
 
 struct Tile {
   int32_t group, image, row_tile, column_tile, channel;  // the first of its images and channels
@@ -59,16 +25,19 @@ struct Tile {
   CONVT_DEVICE int32_t first_column(const Params& p) const { return p.first_column + column_tile * p.column_step; }
 };
 
-// The row of w where a block begins whose first channel it is, and from there to the channel's first tap.
+// The row of w where a block of rows begins whose first channel this is.
+template <class Scalar>
 CONVT_DEVICE int32_t begin_of(const Params& p, int32_t channel) {
-  return channel * p.taps / static_cast<int32_t>(vector) * static_cast<int32_t>(vector);
+  constexpr int32_t vector = 16 / sizeof(Scalar);
+  return channel * p.taps / vector * vector;
 }
 
 // By one warp: every chunk of every tile of this block.
-template <int Row>
+template <class Scalar, int Row>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
   constexpr Config config = configs[Row];
-  constexpr int stages = stages_of(config), segments = config.columns / block_side;
+  constexpr int32_t side = box_side(sizeof(Scalar)), bytes = box_bytes(sizeof(Scalar));
+  constexpr int stages = stages_of(config), segments = config.columns / side, boxes = block_rows / side;
   if (!device::elect()) return;
   if (p.copies_x) device::wait_for_previous_kernel();
   uint32_t stage = 0, parity = 1;
@@ -84,26 +53,26 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
       auto segment = static_cast<uint32_t>(s);
       const auto next = static_cast<int32_t>(p.segments.divide(segment));
       image[s] = first_image + next * p.next_image;
-      position[s] = first + next * p.next_position + static_cast<int32_t>(segment) * block_side;
+      position[s] = first + next * p.next_position + static_cast<int32_t>(segment) * side;
     }
 #pragma unroll
-    for (int m = 0; m < config.blocks; ++m) output[m] = begin_of(p, tile.channel + m * p.block_channels);
+    for (int m = 0; m < config.blocks; ++m) output[m] = begin_of<Scalar>(p, tile.channel + m * p.block_channels);
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
       device::mbarrier_wait(shared.empty(stage), parity);
       const device::SharedAddress full = shared.full(stage);
       device::mbarrier_arrive_expect(full, stage_bytes(config));
       const device::SharedAddress w = shared.start + stage * stage_bytes(config), x = w + config.blocks * block_bytes;
-      const int32_t channel = chunk * block_side;
+      const int32_t channel = chunk * side;
 #pragma unroll
       for (int s = 0; s < segments; ++s) {
         const int32_t at[] = {position[s], channel, tile.group, image[s], 0};
-        device::box_load(x + s * block_bytes, p.x_map, at, full);
+        device::box_load(x + s * bytes, p.x_map, at, full);
       }
 #pragma unroll
-      for (int m = 0; m < config.blocks; ++m) {
-        const int32_t at[] = {output[m], channel, tile.group, 0, 0};
-        device::box_load(w + m * block_bytes, p.w_map, at, full);
+      for (int m = 0; m < config.blocks * boxes; ++m) {
+        const int32_t at[] = {output[m / boxes] + m % boxes * side, channel, tile.group, 0, 0};
+        device::box_load(w + m * bytes, p.w_map, at, full);
       }
       if (++stage == stages) stage = 0, parity ^= 1;
     }
@@ -153,7 +122,7 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
   const int32_t row_step = p.h.tap_step * p.v.kernel * pitch - p.h.input_step * p.row_pitch * 4,
                 column_step = p.v.tap_step * pitch - p.v.input_step * 4;
   const device::SharedAddress staged =
-      shared.staged() + static_cast<uint32_t>((first_channel * p.taps - begin_of(p, first_channel)) * pitch);
+      shared.staged() + static_cast<uint32_t>((first_channel * p.taps - begin_of<Scalar>(p, first_channel)) * pitch);
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
                   first_column +
                   (static_cast<int64_t>(tile.group) * p.out_channels + first_channel) * p.y_channel_stride;
@@ -223,19 +192,10 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
 // By the consumers, every second tile each: its products, and its outputs.
 template <class Scalar, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
-  using device::Major;
   constexpr Config config = configs[Row];
-  constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns,
-                pitch = 4 * staged_pitch(config);
-  constexpr uint32_t step = k_of_product * row_bytes / 16, of_8_rows = 8 * row_bytes;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
-  const int32_t warp = thread / 32, lane = thread % 32;
-  const device::SharedAddress staged =
-      shared.staged() + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
-  const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
-  const device::MatrixDescriptor b_of_stages =
-      device::matrix_descriptor(shared.start + blocks * block_bytes, of_8_rows, block_bytes);
+  const int32_t lane = thread % 32;
   const auto grid = static_cast<int32_t>(gridDim.x);
   uint32_t turn = 0;
   // Chunks of the block's tiles before this one, which are in the stages in turn.
@@ -244,7 +204,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   for (auto number = static_cast<int32_t>(blockIdx.x) + group * grid; number < p.tiles; number += 2 * grid) {
     const Tile tile = Tile::of<Row>(p, number);
     find_taps(p, shared, tile, group, thread);
-    for (int32_t channel = thread; channel < blocks * p.block_channels; channel += group_threads) {
+    for (int32_t channel = thread; channel < config.blocks * p.block_channels; channel += group_threads) {
       float bias[1] = {0};
       if (p.bias != nullptr && tile.channel + channel < p.out_channels) {
         load<1>(static_cast<const Scalar*>(p.bias) +
@@ -253,61 +213,25 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       }
       shared.biases(group)[channel] = bias[0];
     }
-    float sums[blocks][columns / 2];
-#pragma unroll
-    for (int m = 0; m < blocks; ++m) {
-#pragma unroll
-      for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
-      device::wgmma_results(sums[m]);
-    }
+    Products<Scalar, Row> products{shared, thread / 32, lane, {}};
+    products.clear();
     // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
     const bool waits = turn + static_cast<uint32_t>(group) > 0;
     const uint32_t order = (turn + 1 - static_cast<uint32_t>(group)) & 1;
     if (waits) device::mbarrier_wait(shared.multiplies(group), order);
     ++turn;
-    uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
-#pragma unroll 1
-    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
-      device::mbarrier_wait(shared.full(stage), parity);
-      device::wgmma_fence();
-      const uint32_t at = stage * (stage_bytes(config) / 16);
-#pragma unroll
-      for (int k = 0; k < block_side / k_of_product; ++k) {
-#pragma unroll
-        for (int m = 0; m < blocks; ++m) {
-          const auto a = device::with_start(
-              a_of_stages, device::start_of(a_of_stages) + at + static_cast<uint32_t>(m * block_bytes / 16) + k * step);
-          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + at + k * step);
-          device::wgmma<wgmma_type<Scalar>, columns, Major::mn, Major::mn>(sums[m], a, b);
-        }
-      }
-      device::wgmma_commit();
-      device::wgmma_wait<1>();
-      if (used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
-      used = stage;
-      if (++stage == stages) stage = 0, parity ^= 1;
-    }
-    device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0);
-    device::wgmma_wait<0>();
-    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+    products.multiply(p.chunks, chunks_before,
+                      [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
     if (waits) device::mbarrier_wait(shared.stages(group), order);
-#pragma unroll
-    for (int m = 0; m < blocks; ++m) {
-      device::wgmma_results(sums[m]);
-#pragma unroll
-      for (int j = 0; j < columns / 8; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float* const v = &sums[m][j * 4 + half * 2];
-          device::store_shared_8(staged + static_cast<uint32_t>(half * 8 * pitch + j * 32), __float_as_uint(v[0]),
-                                 __float_as_uint(v[1]));
-        }
-      }
+    const auto write = [&]<int Block>() {
+      products.template stage<Block>();
       device::named_barrier(1 + group, group_threads);
-      fold<Scalar>(p, shared, tile, group, m);
+      fold<Scalar>(p, shared, tile, group, Block);
       // All threads have read: the next block is staged, or the tables of the next tile are written.
       device::named_barrier(1 + group, group_threads);
-    }
+    };
+    write.template operator()<0>();
+    if constexpr (config.blocks > 1) write.template operator()<1>();
     device::mbarrier_arrive_if(shared.stages(group ^ 1), lane == 0);
     chunks_before += static_cast<uint32_t>(2 * p.chunks);
   }
@@ -316,6 +240,8 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
 template <class Scalar, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  static_assert(consumers * consumer_registers + producers * producer_registers <= threads * launch_registers,
+                "a warpgroup would wait for registers that nobody gives back");
   constexpr Config config = configs[Row];
   const Shared<Row> shared{device::dynamic_shared_address(), device::dynamic_shared_memory()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -334,9 +260,11 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
   }
   __syncthreads();
   if (thread < consumers) {
+    device::more_registers<consumer_registers>();
     consume<Scalar>(p, shared);
   } else {
-    copy_operands(p, shared);
+    device::fewer_registers<producer_registers>();
+    if (thread < consumers + 32) copy_operands<Scalar>(p, shared);
   }
 #endif
 }

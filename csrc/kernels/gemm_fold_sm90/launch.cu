@@ -12,11 +12,18 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   if (!make_tensor_map(launch.x_map, launch.params.x_map) || !make_tensor_map(launch.w_map, launch.params.w_map)) {
     return cudaErrorNotSupported;
   }
+  const bool float32 = problem.dtype == DataType::float32;
   if (launch.params.copies_x) {
-    copy_kernel<<<static_cast<unsigned>(launch.copy_grid), copy_threads, 0, stream>>>(launch.copy);
+    const auto grid = static_cast<unsigned>(launch.copy_grid);
+    if (float32) {
+      copy_kernel<uint32_t, uint64_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
+    } else {
+      copy_kernel<uint16_t, uint32_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
+    }
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
+  if (float32) return launch_scalar<float>(plan, launch, stream);
   return problem.dtype == DataType::float16 ? launch_scalar<Float16>(plan, launch, stream)
                                             : launch_scalar<BFloat16>(plan, launch, stream);
 }

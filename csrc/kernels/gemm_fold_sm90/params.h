@@ -37,7 +37,7 @@ struct CopyParams {
   const void* x;
   void* to;
   int64_t batch_stride, channel_stride, row_stride, column_stride;
-  int32_t row;  // elements of `to`, a multiple of 8
+  int32_t row;  // elements of `to`, a multiple of 16 bytes
   int32_t batch, rows, columns;
   Divisor blocks, by_images, by_rows;
 };

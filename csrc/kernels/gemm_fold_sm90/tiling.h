@@ -2,21 +2,25 @@
 #pragma once
 
 #include "../../plan/problem.h"
-#include "../gemm_scatter_sm90/tiling.h"
 #include "../tensor_map.h"
 #include "config.h"
 
 namespace convt::gemm_fold_sm90 {
 
-using gemm_scatter_sm90::make_w_map, gemm_scatter_sm90::outputs_of_position;
+inline int64_t outputs_of_position(const Problem& p) {  // in a group
+  return checked_mul(p.out_channels_per_group(), checked_mul(p.kernel_h, p.kernel_w));
+}
 
-inline constexpr int64_t vector = 8;  // elements of 16 bytes: where the copy engine lets a box begin
+// Elements of 16 bytes: where the copy engine lets a box begin.
+inline int64_t vector_of(const Problem& p) { return 16 / element_size(p.dtype); }
+inline int64_t box_side(const Problem& p) { return box_side(element_size(p.dtype)); }
 
-// Channels of a block of 64 rows. A block begins where the copy engine can: fewer than 8 rows before its channels, as
-// many of them as those of some block are from a multiple of 8.
-inline int64_t channels_of_block(int64_t taps) {
-  int64_t channels = block_side / taps;
-  while (channels > 0 && channels * taps + vector - std::gcd(channels * taps, vector) > block_side) --channels;
+// Channels of a block of 64 rows. A block begins where the copy engine can, fewer than a vector of rows before its
+// channels: as many as those of some block are from a multiple of it.
+inline int64_t channels_of_block(const Problem& p) {
+  const int64_t taps = p.kernel_h * p.kernel_w, vector = vector_of(p);
+  int64_t channels = block_rows / taps;
+  while (channels > 0 && channels * taps + vector - std::gcd(channels * taps, vector) > block_rows) --channels;
   return channels;
 }
 
@@ -31,12 +35,12 @@ struct Tiling {
   int64_t image_pitch = 0, row_pitch = 0;
   // In memory, elements from a row of x to the next; if x is copied, images too.
   int64_t memory_row = 0, memory_image = 0;
-  // Boxes of 64 positions: after so many that follow each other, the next ones are of the next image, or of the next
+  // Boxes of positions: after so many that follow each other, the next ones are of the next image, or of the next
   // row.
   int64_t segments = 0;
   bool next_is_image = false;
   int64_t block_channels = 0, output_tiles = 0;
-  int64_t chunks = 0;  // of 64 input channels
+  int64_t chunks = 0;  // of input channels, as many as a box has
   int64_t tiles = 0;   // 0 if there is no such tile
 };
 
@@ -56,16 +60,16 @@ inline AxisTiling cut_axis(const Axis<int64_t>& a, int64_t positions, int64_t al
 
 // `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row.
 inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
-  const int64_t positions = p.in_h * p.in_w, boxes = c.columns / block_side;
+  const int64_t positions = p.in_h * p.in_w, vector = vector_of(p), side = box_side(p), boxes = c.columns / side;
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
-  const auto padded = [](int64_t n) { return ceil_div<int64_t>(n, vector) * vector; };
+  const auto padded = [&](int64_t n) { return ceil_div(n, vector) * vector; };
   Tiling best;
   const auto consider = [&](Tiling t) {
     t.image_tiles = ceil_div(p.batch, t.images);
-    t.block_channels = channels_of_block(p.kernel_h * p.kernel_w);
+    t.block_channels = channels_of_block(p);
     if (t.block_channels == 0) return;
     t.output_tiles = ceil_div(p.out_channels_per_group(), c.blocks * t.block_channels);
-    t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), block_side);
+    t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), side);
     t.tiles = checked_mul(checked_mul(t.output_tiles, checked_mul(t.row_tiles, t.column_tiles)),
                           checked_mul(t.image_tiles, p.groups));
     if (best.tiles == 0 || t.tiles < best.tiles) best = t;
@@ -82,7 +86,7 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
       t.image_pitch = t.memory_image = dense >= apart ? positions : padded(positions);
       t.segments = boxes;
     } else {
-      t.segments = ceil_div<int64_t>(positions, block_side), t.image_pitch = t.segments * block_side;
+      t.segments = ceil_div<int64_t>(positions, side), t.image_pitch = t.segments * side;
       t.images = std::min(p.batch, boxes / t.segments), t.next_is_image = true;
     }
     if (t.images > 0) consider(t);
@@ -94,7 +98,7 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
     if (t.memory_row % vector != 0) continue;
     if (copies) t.memory_image = p.in_h * t.memory_row;
     t.segments = together == 0 ? boxes : together;
-    t.row_pitch = together == 0 ? t.memory_row : together * block_side;
+    t.row_pitch = together == 0 ? t.memory_row : together * side;
     const AxisTiling rows = cut_axis(h, c.columns / t.row_pitch, 1, most_rows);
     AxisTiling columns{p.out_w, 0, 0};
     if (together > 0) columns = cut_axis(w, t.row_pitch, vector, most_columns);
@@ -109,30 +113,52 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
 
 // Elements from a channel to the next where x is copied; and bytes of the copy.
 inline int64_t copied_row(const Problem& p, const Tiling& t) {
+  const int64_t vector = vector_of(p);
   return ceil_div<int64_t>(checked_mul(p.batch, t.memory_image), vector) * vector;
 }
 inline int64_t copied_bytes(const Problem& p, const Tiling& t) {
-  return checked_mul(2 * p.in_channels, copied_row(p, t));
+  return checked_mul(element_size(p.dtype) * p.in_channels, copied_row(p, t));
+}
+
+// Dimensions of one element have any stride.
+inline int64_t map_stride(const Problem& p, int64_t size, int64_t elements) {
+  return size > 1 ? checked_mul(elements, element_size(p.dtype)) : 16;
 }
 
 // x as [image][group][channel][position], or its copy, [group][channel][position of all images].
 inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void* x, bool copies) {
-  using gemm_scatter_sm90::map_stride;
   const int64_t channels = p.in_channels_per_group(), channel = copies ? copied_row(p, t) : p.x_strides[1],
                 images = copies ? 1 : p.batch;
+  const auto side = static_cast<int32_t>(box_side(p));
   return {x,
-          2,
+          static_cast<int32_t>(element_size(p.dtype)),
           {copies ? channel : p.in_h * p.in_w, channels, p.groups, images, 1},
-          {map_stride(channels, channel), map_stride(p.groups, checked_mul(channels, channel)),
-           map_stride(images, p.x_strides[0]), 16},
-          {block_side, block_side, 1, 1, 1}};
+          {map_stride(p, channels, channel), map_stride(p, p.groups, checked_mul(channels, channel)),
+           map_stride(p, images, p.x_strides[0]), 16},
+          {side, side, 1, 1, 1},
+          row_bytes,
+          p.dtype == DataType::float32};
+}
+
+// [group][channel][output of a position].
+inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
+  const int64_t channels = p.in_channels_per_group();
+  const auto side = static_cast<int32_t>(box_side(p));
+  return {
+      w,
+      static_cast<int32_t>(element_size(p.dtype)),
+      {outputs_of_position(p), channels, p.groups, 1, 1},
+      {map_stride(p, channels, p.w_strides[0]), map_stride(p, p.groups, checked_mul(channels, p.w_strides[0])), 16, 16},
+      {side, side, 1, 1, 1},
+      row_bytes,
+      p.dtype == DataType::float32};
 }
 
 // Whether two elements of y that are side by side may be written at once.
 inline bool writes_pairs(const Problem& p, const void* y) {
   const auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
-  return reinterpret_cast<uintptr_t>(y) % 4 == 0 && p.out_w % 2 == 0 && even(p.batch, p.y_strides[0]) &&
-         even(p.out_channels, p.y_strides[1]) && even(p.out_h, p.y_strides[2]);
+  return reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(2 * element_size(p.dtype)) == 0 && p.out_w % 2 == 0 &&
+         even(p.batch, p.y_strides[0]) && even(p.out_channels, p.y_strides[1]) && even(p.out_h, p.y_strides[2]);
 }
 
 }  // namespace convt::gemm_fold_sm90

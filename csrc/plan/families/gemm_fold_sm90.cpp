@@ -1,4 +1,4 @@
-// Kernels of any size over small images in 16-bit types, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
+// Kernels of any size in 16-bit types and TF32, NCHW, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
 #include <algorithm>
 #include <cmath>
 
@@ -16,7 +16,11 @@ constexpr const char* reservation = "waits for its first run on a GPU";
 // Why no configuration of the family takes the problem; empty if all may.
 std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) return std::string("has no ") + name(p.dtype);
+  const bool tf32 = p.dtype == DataType::float32;
+  if (p.dtype != DataType::float16 && p.dtype != DataType::bfloat16 && !tf32) {
+    return std::string("has no ") + name(p.dtype);
+  }
+  if (tf32 && p.precision == Precision::ieee) return "computes float32 in TF32";
   if (device.compute_capability != 90) return "needs sm_90";
   if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
   if (p.in_channels == 0) return "takes at least one input channel";
@@ -24,14 +28,14 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   const int64_t taps = checked_mul(p.kernel_h, p.kernel_w), outputs = family::outputs_of_position(p);
   for (const int64_t size : {p.batch, p.in_channels, p.out_channels, p.in_h, p.in_w, p.out_h, p.out_w, p.stride_h,
                              p.stride_w, p.padding_h, p.padding_w, p.dilation_h, p.dilation_w, outputs}) {
-    if (size >= limit / family::block_side) return "takes sizes of less than 2^24";
+    if (size >= limit / family::block_rows) return "takes sizes of less than 2^24";
   }
   // With the rows that are between a kernel's.
   if (checked_mul(p.dilation_h, p.kernel_h) >= limit || checked_mul(p.dilation_w, p.kernel_w) >= limit ||
-      checked_mul(p.batch, checked_mul(p.in_h + family::vector, p.in_w + family::vector)) >= limit) {
+      checked_mul(p.batch, checked_mul(p.in_h + 8, p.in_w + 8)) >= limit) {
     return "takes less than 2^30 positions";
   }
-  if (family::channels_of_block(taps) == 0) return "takes kernels of at most 64 taps";
+  if (family::channels_of_block(p) == 0) return "takes kernels of at most 64 taps";
   const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
   if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
   const Strides& w = p.w_strides;
@@ -75,15 +79,18 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
   // As gemm_scatter_sm90's model, but for the sums: of each staged element a load and an addition, four threads of a
   // scheduler at a time, with what they are found by. Not fitted yet.
-  const double elements = number(family::block_side * config.columns);
-  const double multiply = chunks * (number(config.blocks) * elements / 32 / 0.9 + 100) * clock;
+  const double elements = number(family::block_rows * config.columns);
+  // A chunk has half as many channels in TF32, of which mma.sync multiplies a third as many a clock.
+  const double multiply =
+      chunks * (number(config.blocks) * elements / (p.dtype == DataType::float32 ? 14 : 32 * 0.9) + 100) * clock;
   const double readers = std::min(number(t.tiles), cores);
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
   const double store = number(config.blocks) * (800 + elements / 128 * 8) * clock;
   const double work = waves > 1 ? waves * std::max(main, (main + store) / 2) + store / 2 : main + store;
   const double memory = number(p.compulsory_bytes()) / device.bandwidth;
-  const double copying = copies ? 2.5e-6 + number(4 * p.x_elements()) / (0.7 * device.bandwidth) : 0;
+  const double copying =
+      copies ? 2.5e-6 + number(2 * element_size(p.dtype) * p.x_elements()) / (0.7 * device.bandwidth) : 0;
   c.estimated_seconds =
       launch_seconds + 4e-6 + 2500 * clock + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
   return c;

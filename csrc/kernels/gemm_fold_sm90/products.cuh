@@ -1,0 +1,220 @@
+// The products of a tile, by a warpgroup: in 16-bit types by wgmma, in TF32 by mma.sync.
+#pragma once
+
+#include "../device.h"
+#include "params.h"
+
+namespace convt::gemm_fold_sm90 {
+
+inline constexpr int32_t group_threads = consumers / 2;
+
+// Where things are in shared memory.
+template <int Row>
+struct Shared {
+  static constexpr Config config = configs[Row];
+  static constexpr int32_t staged_at = stages_of(config) * stage_bytes(config),
+                           tables_at = staged_at + staged_bytes(config), biases_at = tables_at + 2 * table_bytes,
+                           barriers_at = biases_at + 2 * bias_bytes(config);
+
+  device::SharedAddress start;
+  unsigned char* memory;
+
+  CONVT_DEVICE device::SharedAddress staged() const { return start + staged_at; }
+  CONVT_DEVICE device::SharedAddress columns(int32_t group) const {
+    return start + tables_at + static_cast<uint32_t>(group * table_bytes);
+  }
+  CONVT_DEVICE device::SharedAddress rows(int32_t group) const { return columns(group) + 4 * most_columns; }
+  CONVT_DEVICE float* biases(int32_t group) const {
+    return reinterpret_cast<float*>(memory + biases_at + group * bias_bytes(config));
+  }
+  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return start + barriers_at + 8 * stage; }
+  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return full(most_stages + stage); }
+  CONVT_DEVICE device::SharedAddress multiplies(int32_t group) const {
+    return full(2 * most_stages + static_cast<uint32_t>(group));
+  }
+  CONVT_DEVICE device::SharedAddress stages(int32_t group) const { return multiplies(2 + group); }
+};
+
+// Sums of two columns of a row, to where a block of rows is staged.
+CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
+  device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
+}
+
+// `multiply` takes the chunks of a tile, of which the block had `before` until then, from the stages, and calls
+// `issued` when the other warpgroup may multiply. `stage` writes a block of rows.
+template <class Scalar, int Row>
+struct Products {
+  static constexpr Config config = configs[Row];
+  static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns,
+                       pitch = 4 * staged_pitch(config);
+  static constexpr device::WgmmaType type =
+      std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
+  static constexpr int k_of_product = 16, side = box_side(sizeof(Scalar));
+
+  const Shared<Row>& shared;
+  int32_t warp, lane;
+  float sums[blocks][columns / 2];
+
+  CONVT_DEVICE void clear() {
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+      for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
+      device::wgmma_results(sums[m]);
+    }
+  }
+
+  template <class F>
+  CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
+    constexpr uint32_t step = k_of_product * row_bytes / 16, of_8_rows = 8 * row_bytes;
+    const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
+    const device::MatrixDescriptor b_of_stages =
+        device::matrix_descriptor(shared.start + blocks * block_bytes, of_8_rows, block_bytes);
+    uint32_t stage = before % stages, parity = before / stages & 1, used = stages;
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      device::mbarrier_wait(shared.full(stage), parity);
+      device::wgmma_fence();
+      const uint32_t at = stage * (stage_bytes(config) / 16);
+#pragma unroll
+      for (int k = 0; k < side / k_of_product; ++k) {
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          const auto a = device::with_start(
+              a_of_stages, device::start_of(a_of_stages) + at + static_cast<uint32_t>(m * block_bytes / 16) + k * step);
+          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + at + k * step);
+          device::wgmma<type, columns, device::Major::mn, device::Major::mn>(sums[m], a, b);
+        }
+      }
+      device::wgmma_commit();
+      device::wgmma_wait<1>();
+      if (used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+      used = stage;
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    issued();
+    device::wgmma_wait<0>();
+    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+  }
+
+  template <int Block>
+  CONVT_DEVICE void stage() {
+    const device::SharedAddress to =
+        shared.staged() + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
+    device::wgmma_results(sums[Block]);
+#pragma unroll
+    for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        stage_pair(to + static_cast<uint32_t>(half * 8 * pitch + j * 32), &sums[Block][j * 4 + half * 2]);
+      }
+    }
+  }
+};
+
+// A warp has the rows of one block, and so many columns. Operands are rows of a channel with the swizzle of 128 bytes:
+// element e of channel k is in vector (e / 4) ^ (k % 8). Which channel is which of a product does not matter: number t
+// is 2 t, and t + 4 is 2 t + 1, so that the lanes of a load, 8 elements of 4 channels, read all banks.
+template <int Row>
+struct Products<float, Row> {
+  static constexpr Config config = configs[Row];
+  static constexpr int stages = stages_of(config), pitch = 4 * staged_pitch(config);
+  static constexpr int32_t columns = config.columns / (4 / config.blocks), side = box_side(4), bytes = box_bytes(4);
+  static constexpr int m_tiles = block_rows / 16, n_tiles = columns / 8, quads = 4;  // eights of a row of a box
+  static_assert(config.blocks <= 2 && (columns == 16 || columns % side == 0));
+
+  const Shared<Row>& shared;
+  int32_t warp, lane;
+  float sums[m_tiles][n_tiles][4];
+
+  CONVT_DEVICE int32_t block() const { return config.blocks == 1 ? 0 : warp / 2; }
+  CONVT_DEVICE int32_t first_column() const { return (config.blocks == 1 ? warp : warp % 2) * columns; }
+
+  CONVT_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < m_tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < n_tiles; ++j) sums[i][j][0] = sums[i][j][1] = sums[i][j][2] = sums[i][j][3] = 0;
+    }
+  }
+
+  // From the start of a box to eight elements of a row, by their number: those of this lane, of channel 2 t + s.
+  CONVT_DEVICE uint32_t offset_of(int32_t eight, int32_t s) const {
+    const int32_t channel = 2 * (lane % 4) + s;
+    return static_cast<uint32_t>(channel * row_bytes + ((2 * eight + lane / 16) ^ channel) * 16 + lane / 4 % 4 * 4);
+  }
+
+  template <class F>
+  CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
+    constexpr uint32_t of_product = 8 * row_bytes;
+    uint32_t stage = before % stages, parity = before / stages & 1, full = 0;
+    device::SharedAddress a_offset[quads][2], b_offset[quads][2];
+#pragma unroll
+    for (int q = 0; q < quads; ++q) {
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        a_offset[q][s] = static_cast<uint32_t>(block() * block_bytes) + offset_of(q, s);
+        b_offset[q][s] = static_cast<uint32_t>(config.blocks * block_bytes + first_column() / side * bytes) +
+                         offset_of((first_column() % side / 8 + q) % quads, s);
+      }
+    }
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+      device::mbarrier_wait_unless(full, shared.full(stage), parity);
+      const device::SharedAddress start = shared.start + stage * stage_bytes(config);
+      const uint32_t next = stage + 1 == stages ? 0 : stage + 1,
+                     next_parity = parity ^ static_cast<uint32_t>(next == 0);
+      // Asked for before the products, since the answer takes long. The stage after a tile's last one may be a turn
+      // ahead.
+      full = chunk + 1 < chunks ? device::mbarrier_test(shared.full(next), next_parity) : 0;
+#pragma unroll
+      for (int k = 0; k < side / 8; ++k) {
+        uint32_t a[m_tiles][4], b[n_tiles][2];
+#pragma unroll
+        for (int i = 0; i < m_tiles; ++i) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            a[i][e] = device::load_shared_4(start + a_offset[2 * (i % 2) + e % 2][e / 2] +
+                                            static_cast<uint32_t>(i / 2 * bytes) + k * of_product);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < n_tiles; ++j) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            b[j][e] = device::load_shared_4(start + b_offset[j % quads][e] + static_cast<uint32_t>(j / quads * bytes) +
+                                            k * of_product);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < m_tiles; ++i) {
+#pragma unroll
+          for (int j = 0; j < n_tiles; ++j) device::mma_m16n8k8_tf32(sums[i][j], a[i], b[j]);
+        }
+      }
+      __syncwarp();
+      device::mbarrier_arrive_if(shared.empty(stage), lane == 0);
+      stage = next, parity = next_parity;
+    }
+    issued();
+  }
+
+  template <int Block>
+  CONVT_DEVICE void stage() {
+    if (block() != Block) return;
+    const device::SharedAddress to =
+        shared.staged() + static_cast<uint32_t>(lane / 4 * pitch + 4 * first_column() + lane % 4 * 8);
+#pragma unroll
+    for (int i = 0; i < m_tiles; ++i) {
+#pragma unroll
+      for (int j = 0; j < n_tiles; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          stage_pair(to + static_cast<uint32_t>((i * 16 + half * 8) * pitch + j * 32), &sums[i][j][2 * half]);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace convt::gemm_fold_sm90
