@@ -30,9 +30,13 @@ Problem images(DataType dtype) {
     p.stride_h = pick(1, 4), p.stride_w = pick(0, 5) == 0 ? pick(3, 8) : pick(1, 3);
     p.padding_h = pick(0, 3), p.padding_w = pick(0, 3);
     p.dilation_h = pick(0, 3) == 0 ? pick(1, 3) : 1, p.dilation_w = pick(0, 3) == 0 ? pick(1, 3) : 1;
+    // Rows of y that are written 16 bytes at a time.
+    const bool doubled = pick(0, 3) == 0;
+    if (doubled) p.in_w = 4 * pick(1, 8), p.stride_w = 2, p.kernel_w = 4, p.padding_w = 1, p.dilation_w = 1;
     const auto more = [](int64_t stride, int64_t dilation) { return pick(0, std::max(stride, dilation) - 1); };
     p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, more(p.stride_h, p.dilation_h), p.dilation_h);
-    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, more(p.stride_w, p.dilation_w), p.dilation_w);
+    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, doubled ? 0 : more(p.stride_w, p.dilation_w),
+                          p.dilation_w);
     if (p.out_h < 1 || p.out_w < 1 || p.useful_macs() > 6000000) continue;
     p.x_strides = pick(0, 4) == 0 ? channels_last(p.x_sizes()) : dense(p.x_sizes());
     p.w_strides = dense(p.w_sizes()), p.y_strides = dense(p.y_sizes());
@@ -55,7 +59,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   }
 }
 
-int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, several_images = 0, pairs = 0;
+int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, several_images = 0, widths[9] = {};
 
 template <class Scalar>
 bool run(DataType dtype, int32_t row) {
@@ -95,7 +99,7 @@ bool run(DataType dtype, int32_t row) {
     launch_row<Scalar>(plan, params);
     ++(params.copies_x ? copied : in_place);
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
-    several_images += params.images > 1, pairs += params.store_pairs;
+    several_images += params.images > 1, ++widths[params.store_width];
     const std::string what = configuration + (params.copies_x ? ", copied" : "") + ", tiles of " +
                              std::to_string(params.images) + " images, " + std::to_string(params.rows) + " rows, " +
                              std::to_string(params.columns) + " columns";
@@ -121,8 +125,8 @@ int main(int argc, char** argv) {
         return convt::run<float>(DataType::float32, row);
     }
   });
-  std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, several images: %d, pairs: %d\n",
-              convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::several_images,
-              convt::pairs);
+  std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, several images: %d; ", convt::copied,
+              convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::several_images);
+  std::printf("vectors of 1: %d, 2: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[8]);
   return status;
 }

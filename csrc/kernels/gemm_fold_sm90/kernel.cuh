@@ -108,11 +108,35 @@ CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Ti
   }
 }
 
+// Four lanes have a pair of columns each, side by side, of four channels; each gets the eight columns of one of them.
+template <class Scalar>
+CONVT_DEVICE uint4 exchange(const float (&sums)[together][2], int32_t lane) {
+  static_assert(together == 4);
+  uint32_t pair[together];
+#pragma unroll
+  for (int c = 0; c < together; ++c) pair[c] = pack(Scalar{}, sums[c][0], sums[c][1]);
+  const bool odd = lane % 2 != 0, upper = lane % 4 >= 2;
+  // Of two lanes, channels 0 and 2 for the even one, 1 and 3 for the odd one.
+  uint32_t two[2][2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? pair[2 * h] : pair[2 * h + 1], 1);
+    two[h][0] = odd ? other : pair[2 * h];
+    two[h][1] = odd ? pair[2 * h + 1] : other;
+  }
+  uint32_t other[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) other[e] = __shfl_xor_sync(0xffffffffu, upper ? two[0][e] : two[1][e], 2);
+  return upper ? make_uint4(other[0], other[1], two[1][0], two[1][1])
+               : make_uint4(two[0][0], two[0][1], other[0], other[1]);
+}
+
 // What the threads of a warpgroup write of a tile: outputs of the channels of a block that is staged.
 template <class Scalar, int Row>
 CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group, int32_t block) {
   constexpr int32_t pitch = 4 * staged_pitch(configs[Row]);
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const int32_t lane = thread % 32;
   const int32_t first_channel = tile.channel + block * p.block_channels;
   const int32_t channels = smaller(p.block_channels, p.out_channels - first_channel);
   if (channels <= 0) return;
@@ -138,14 +162,15 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
       biases[c] = shared.biases(group)[block * p.block_channels + channel + c];
     }
 #pragma unroll 1
-    for (int32_t item = thread; item < items; item += group_threads) {
+    for (int32_t item = thread; item - lane < items; item += group_threads) {
       auto pair = static_cast<uint32_t>(item);
       uint32_t row = p.by_pairs.divide(pair);
       const auto image = static_cast<int32_t>(p.by_rows.divide(row));
       const auto column = static_cast<int32_t>(2 * pair);
-      if (static_cast<int32_t>(row) >= rows || column >= columns) continue;
-      const uint32_t of_row = device::load_shared_4(shared.rows(group) + 4 * row);
-      const uint2 of_columns = device::load_shared_8(shared.columns(group) + 8 * pair);
+      // All lanes of a warp stay together; those that have no outputs have no taps.
+      const bool wanted = item < items && static_cast<int32_t>(row) < rows && column < columns;
+      const uint32_t of_row = wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
+      const uint2 of_columns = wanted ? device::load_shared_8(shared.columns(group) + 8 * pair) : uint2{0, 0};
       const int32_t row_taps = count_of(of_row), left = count_of(of_columns.x), right = count_of(of_columns.y);
       device::SharedAddress at = staged + offset_of(of_row) + static_cast<uint32_t>(4 * image * p.image_pitch);
       float sums[together][2];
@@ -175,10 +200,21 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
         }
       }
       Scalar* to = y + image * p.y_batch_stride + row * p.y_row_stride + channel * p.y_channel_stride + column;
+      if constexpr (sizeof(Scalar) == 2) {
+        if (p.store_width == 8) {
+          const uint4 v = exchange<Scalar>(sums, lane);
+          const int32_t c = lane % 4;
+          if (wanted && channel + c < channels) {
+            device::store_global_16(to + c * p.y_channel_stride - 2 * c, v.x, v.y, v.z, v.w);
+          }
+          continue;
+        }
+      }
+      if (!wanted) continue;
 #pragma unroll
       for (int c = 0; c < together; ++c, to += p.y_channel_stride) {
         if (channel + c >= channels) break;
-        if (p.store_pairs) {
+        if (p.store_width == 2) {
           store<2>(to, sums[c]);
         } else {
           store<1>(to, &sums[c][0]);

@@ -23,8 +23,8 @@ struct Params {
   // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
   // the one before begins so many images and elements further.
   int32_t memory_row, memory_image, next_image, next_position;
-  bool copies_x;     // the kernel before this one does
-  bool store_pairs;  // two elements of y at once
+  int32_t store_width;  // elements of y at once
+  bool copies_x;        // the kernel before this one does
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
   Divisor by_pairs, by_rows;  // of a tile
   Axis<int32_t> h, v;
@@ -88,7 +88,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.image_pitch = narrow(t.image_pitch), q.row_pitch = narrow(t.row_pitch);
   q.memory_row = narrow(t.memory_row), q.memory_image = narrow(t.memory_image);
   q.next_image = t.next_is_image ? 1 : 0, q.next_position = t.next_is_image ? 0 : q.memory_row;
-  q.store_pairs = writes_pairs(p, o.result);
+  q.store_width = store_width(p, t, o.result);
   q.output_tiles = Divisor(t.output_tiles), q.column_tiles = Divisor(t.column_tiles);
   q.row_tiles = Divisor(t.row_tiles), q.image_tiles = Divisor(t.image_tiles), q.segments = Divisor(t.segments);
   q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);

@@ -154,11 +154,17 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
       p.dtype == DataType::float32};
 }
 
-// Whether two elements of y that are side by side may be written at once.
-inline bool writes_pairs(const Problem& p, const void* y) {
-  const auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
-  return reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(2 * element_size(p.dtype)) == 0 && p.out_w % 2 == 0 &&
-         even(p.batch, p.y_strides[0]) && even(p.out_channels, p.y_strides[1]) && even(p.out_h, p.y_strides[2]);
+// Elements of a row of y that are written at once, of 16-bit types by four threads that exchange theirs: 8, 2 or 1.
+inline int32_t store_width(const Problem& p, const Tiling& t, const void* y) {
+  for (const int32_t width : {p.dtype == DataType::float32 ? 2 : 8, 2}) {
+    const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % width == 0; };
+    if (reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(width * element_size(p.dtype)) == 0 &&
+        p.out_w % width == 0 && t.columns % width == 0 && fits(p.batch, p.y_strides[0]) &&
+        fits(p.out_channels, p.y_strides[1]) && fits(p.out_h, p.y_strides[2])) {
+      return width;
+    }
+  }
+  return 1;
 }
 
 }  // namespace convt::gemm_fold_sm90
