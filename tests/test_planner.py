@@ -265,6 +265,20 @@ def test_images_and_rows_that_share_no_output_are_coalesced():
     assert sizes_of_problem((1024, 16, 14, 10), (16, 8, 2, 2), stride=2) == ("2x16x7168x10", "2x8x14336x20")
 
 
+def stride_of_problem(x_shape, kernel, **arguments):
+    text = str(convt.explain(meta(x_shape), meta((x_shape[1], 8, *kernel)), device="h200", **arguments))
+    return re.search(r"stride (\(.*?\)),", text)[1]
+
+
+def test_one_position_has_the_stride_of_its_kernel():
+    """No other position is a stride away: the layer is one whose outputs have inputs of one position."""
+    assert stride_of_problem((6, 16, 1, 1), (3, 5)) == "(3, 5)"
+    assert stride_of_problem((6, 16, 1, 4), (3, 5), stride=2) == "(3, 2)"
+    # Nor where something is cut, padded, or between the taps.
+    for arguments in ({"padding": 1}, {"output_padding": 1}, {"dilation": 2}):
+        assert stride_of_problem((6, 16, 1, 1), (3, 5), stride=2, **arguments) == "(2, 2)"
+
+
 @pytest.mark.parametrize(
     ("kernel", "arguments"),
     [
