@@ -1,5 +1,6 @@
 """The family that sums products of whole images in shared memory: its source in the SIMT emulator, its row, a GPU."""
 
+import math
 import random
 
 import pytest
@@ -12,7 +13,7 @@ import convt
 from convt import _C
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
-NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "128x128", "64x256")]
+NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "64x128", "128x128", "64x256")]
 
 POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256
 DCGAN = Problem(64, 128, 64, (4, 4), (4, 4), (2, 2), (1, 1))
@@ -44,7 +45,9 @@ def problem(rng):
             groups=groups,
             dilation=dilation,
         )
-        if min(p.y_shape) > 0:
+        # The reference is computed by the CPU.
+        products = math.prod((p.batch, p.in_channels, p.out_channels // groups, *p.size, *p.kernel))
+        if min(p.y_shape) > 0 and products < 3e8:
             return p
 
 

@@ -20,6 +20,7 @@ struct Config {
 
 inline constexpr Config configs[] = {
     {"64x64", 1, 64},     // few tiles
+    {"64x128", 1, 128},   // short reductions, whose sums take long: both warpgroups add up
     {"128x128", 2, 128},  // the least of both operands for a product
     {"64x256", 1, 256},   // images of more than 128 positions
 };
@@ -48,11 +49,12 @@ constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / 
 constexpr int32_t staged_pitch(const Config& c) { return c.columns + 8; }
 constexpr int32_t staged_bytes(const Config& c) { return 4 * block_rows * staged_pitch(c); }
 constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.blocks * block_rows + together); }
-// After the stages: a block of rows, staged by one warpgroup at a time; of each warpgroup the taps of its tile's rows
-// and columns of y, and biases; then the barriers: full and empty of each stage, and whose turn it is to multiply and
-// to stage.
+// Each warpgroup stages a block of rows for itself, or both in turn where that would leave too few stages.
+constexpr int32_t staged_buffers(const Config& c) { return c.columns > 128 ? 1 : 2; }
+// After the stages: blocks of rows that are staged; of each warpgroup the taps of its tile's rows and columns of y, and
+// biases; then the barriers: full and empty of each stage, and whose turn it is to multiply and to stage.
 constexpr int32_t other_bytes(const Config& c) {
-  return staged_bytes(c) + 2 * (table_bytes + bias_bytes(c)) + 8 * (2 * most_stages + 4);
+  return staged_buffers(c) * staged_bytes(c) + 2 * (table_bytes + bias_bytes(c)) + 8 * (2 * most_stages + 4);
 }
 constexpr int32_t stages_of(const Config& c) {
   return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));

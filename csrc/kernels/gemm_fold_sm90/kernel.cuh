@@ -146,36 +146,37 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
   const int32_t row_step = p.h.tap_step * p.v.kernel * pitch - p.h.input_step * p.row_pitch * 4,
                 column_step = p.v.tap_step * pitch - p.v.input_step * 4;
   const device::SharedAddress staged =
-      shared.staged() + static_cast<uint32_t>((first_channel * p.taps - begin_of<Scalar>(p, first_channel)) * pitch);
+      shared.staged(group) +
+      static_cast<uint32_t>((first_channel * p.taps - begin_of<Scalar>(p, first_channel)) * pitch);
+  const float* const biases = shared.biases(group) + block * p.block_channels;
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
                   first_column +
                   (static_cast<int64_t>(tile.group) * p.out_channels + first_channel) * p.y_channel_stride;
   const int32_t channel_step = p.taps * pitch, items = images * p.rows * static_cast<int32_t>(p.by_pairs.divisor);
 #pragma unroll 1
-  for (int32_t channel = 0; channel < channels; channel += together) {
-    // Instead of channels beyond the last one, that one is summed again, for nothing.
-    uint32_t offsets[together];
-    float biases[together];
-#pragma unroll
-    for (int c = 0; c < together; ++c) {
-      offsets[c] = static_cast<uint32_t>(smaller(channel + c, channels - 1) * channel_step);
-      biases[c] = shared.biases(group)[block * p.block_channels + channel + c];
-    }
+  for (int32_t item = thread; item - lane < items; item += group_threads) {
+    auto pair = static_cast<uint32_t>(item);
+    uint32_t row = p.by_pairs.divide(pair);
+    const auto image = static_cast<int32_t>(p.by_rows.divide(row));
+    const auto column = static_cast<int32_t>(2 * pair);
+    // All lanes of a warp stay together; those that have no outputs have no taps.
+    const bool wanted = item < items && static_cast<int32_t>(row) < rows && column < columns;
+    const uint32_t of_row = wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
+    const uint2 of_columns = wanted ? device::load_shared_8(shared.columns(group) + 8 * pair) : uint2{0, 0};
+    const int32_t row_taps = count_of(of_row), left = count_of(of_columns.x), right = count_of(of_columns.y);
+    const device::SharedAddress first = staged + offset_of(of_row) + static_cast<uint32_t>(4 * image * p.image_pitch);
+    Scalar* to = y + image * p.y_batch_stride + row * p.y_row_stride + column;
 #pragma unroll 1
-    for (int32_t item = thread; item - lane < items; item += group_threads) {
-      auto pair = static_cast<uint32_t>(item);
-      uint32_t row = p.by_pairs.divide(pair);
-      const auto image = static_cast<int32_t>(p.by_rows.divide(row));
-      const auto column = static_cast<int32_t>(2 * pair);
-      // All lanes of a warp stay together; those that have no outputs have no taps.
-      const bool wanted = item < items && static_cast<int32_t>(row) < rows && column < columns;
-      const uint32_t of_row = wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
-      const uint2 of_columns = wanted ? device::load_shared_8(shared.columns(group) + 8 * pair) : uint2{0, 0};
-      const int32_t row_taps = count_of(of_row), left = count_of(of_columns.x), right = count_of(of_columns.y);
-      device::SharedAddress at = staged + offset_of(of_row) + static_cast<uint32_t>(4 * image * p.image_pitch);
+    for (int32_t channel = 0; channel < channels; channel += together, to += together * p.y_channel_stride) {
+      // Instead of channels beyond the last one, that one is summed again, for nothing.
+      uint32_t offsets[together];
       float sums[together][2];
 #pragma unroll
-      for (int c = 0; c < together; ++c) sums[c][0] = sums[c][1] = biases[c];
+      for (int c = 0; c < together; ++c) {
+        offsets[c] = static_cast<uint32_t>(smaller(channel + c, channels - 1) * channel_step);
+        sums[c][0] = sums[c][1] = biases[channel + c];
+      }
+      device::SharedAddress at = first;
 #pragma unroll 1
       for (int32_t j = 0; j < row_taps; ++j, at += static_cast<uint32_t>(row_step)) {
         device::SharedAddress from[2] = {at + offset_of(of_columns.x), at + offset_of(of_columns.y)};
@@ -199,12 +200,12 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
           from[0] += static_cast<uint32_t>(column_step), from[1] += static_cast<uint32_t>(column_step);
         }
       }
-      Scalar* to = y + image * p.y_batch_stride + row * p.y_row_stride + channel * p.y_channel_stride + column;
+      const int32_t count = channels - channel;
       if constexpr (sizeof(Scalar) == 2) {
         if (p.store_width == 8) {
           const uint4 v = exchange<Scalar>(sums, lane);
           const int32_t c = lane % 4;
-          if (wanted && channel + c < channels) {
+          if (wanted && c < count) {
             device::store_global_16(to + c * p.y_channel_stride - 2 * c, v.x, v.y, v.z, v.w);
           }
           continue;
@@ -212,13 +213,14 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
       }
       if (!wanted) continue;
 #pragma unroll
-      for (int c = 0; c < together; ++c, to += p.y_channel_stride) {
-        if (channel + c >= channels) break;
+      for (int c = 0; c < together; ++c) {
+        if (c >= count) break;
+        Scalar* const at_channel = to + c * p.y_channel_stride;
         if (p.store_width == 2) {
-          store<2>(to, sums[c]);
+          store<2>(at_channel, sums[c]);
         } else {
-          store<1>(to, &sums[c][0]);
-          if (column + 1 < columns) store<1>(to + 1, &sums[c][1]);
+          store<1>(at_channel, &sums[c][0]);
+          if (column + 1 < columns) store<1>(at_channel + 1, &sums[c][1]);
         }
       }
     }
@@ -249,7 +251,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       }
       shared.biases(group)[channel] = bias[0];
     }
-    Products<Scalar, Row> products{shared, thread / 32, lane, {}};
+    Products<Scalar, Row> products{shared, group, thread / 32, lane, {}};
     products.clear();
     // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
     const bool waits = turn + static_cast<uint32_t>(group) > 0;
@@ -258,7 +260,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     ++turn;
     products.multiply(p.chunks, chunks_before,
                       [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
-    if (waits) device::mbarrier_wait(shared.stages(group), order);
+    if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
     const auto write = [&]<int Block>() {
       products.template stage<Block>();
       device::named_barrier(1 + group, group_threads);
@@ -268,7 +270,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     };
     write.template operator()<0>();
     if constexpr (config.blocks > 1) write.template operator()<1>();
-    device::mbarrier_arrive_if(shared.stages(group ^ 1), lane == 0);
+    if (staged_buffers(config) == 1) device::mbarrier_arrive_if(shared.stages(group ^ 1), lane == 0);
     chunks_before += static_cast<uint32_t>(2 * p.chunks);
   }
 }

@@ -13,13 +13,15 @@ template <int Row>
 struct Shared {
   static constexpr Config config = configs[Row];
   static constexpr int32_t staged_at = stages_of(config) * stage_bytes(config),
-                           tables_at = staged_at + staged_bytes(config), biases_at = tables_at + 2 * table_bytes,
-                           barriers_at = biases_at + 2 * bias_bytes(config);
+                           tables_at = staged_at + staged_buffers(config) * staged_bytes(config),
+                           biases_at = tables_at + 2 * table_bytes, barriers_at = biases_at + 2 * bias_bytes(config);
 
   device::SharedAddress start;
   unsigned char* memory;
 
-  CONVT_DEVICE device::SharedAddress staged() const { return start + staged_at; }
+  CONVT_DEVICE device::SharedAddress staged(int32_t group) const {
+    return start + static_cast<uint32_t>(staged_at + (staged_buffers(config) > 1 ? group * staged_bytes(config) : 0));
+  }
   CONVT_DEVICE device::SharedAddress columns(int32_t group) const {
     return start + tables_at + static_cast<uint32_t>(group * table_bytes);
   }
@@ -52,7 +54,7 @@ struct Products {
   static constexpr int k_of_product = 16, side = box_side(sizeof(Scalar));
 
   const Shared<Row>& shared;
-  int32_t warp, lane;
+  int32_t group, warp, lane;
   float sums[blocks][columns / 2];
 
   CONVT_DEVICE void clear() {
@@ -100,7 +102,7 @@ struct Products {
   template <int Block>
   CONVT_DEVICE void stage() {
     const device::SharedAddress to =
-        shared.staged() + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
+        shared.staged(group) + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
     device::wgmma_results(sums[Block]);
 #pragma unroll
     for (int j = 0; j < columns / 8; ++j) {
@@ -124,7 +126,7 @@ struct Products<float, Row> {
   static_assert(config.blocks <= 2 && (columns == 16 || columns % side == 0));
 
   const Shared<Row>& shared;
-  int32_t warp, lane;
+  int32_t group, warp, lane;
   float sums[m_tiles][n_tiles][4];
 
   CONVT_DEVICE int32_t block() const { return config.blocks == 1 ? 0 : warp / 2; }
@@ -203,7 +205,7 @@ struct Products<float, Row> {
   CONVT_DEVICE void stage() {
     if (block() != Block) return;
     const device::SharedAddress to =
-        shared.staged() + static_cast<uint32_t>(lane / 4 * pitch + 4 * first_column() + lane % 4 * 8);
+        shared.staged(group) + static_cast<uint32_t>(lane / 4 * pitch + 4 * first_column() + lane % 4 * 8);
 #pragma unroll
     for (int i = 0; i < m_tiles; ++i) {
 #pragma unroll

@@ -77,8 +77,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
   const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
-  // As gemm_scatter_sm90's model, but for the sums: of each staged element a load and an addition, four threads of a
-  // scheduler at a time, with what they are found by. Not fitted yet.
+  // As gemm_scatter_sm90's model, but for the sums: of each staged element a load and an addition, and what finds those
+  // of two outputs of four channels, by one warp of a scheduler. Not fitted yet.
   const double elements = number(family::block_rows * config.columns);
   // A chunk has half as many channels in TF32, of which mma.sync multiplies a third as many a clock.
   const double multiply =
@@ -86,8 +86,11 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double readers = std::min(number(t.tiles), cores);
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
-  const double store = number(config.blocks) * (800 + elements / 128 * 8) * clock;
-  const double work = waves > 1 ? waves * std::max(main, (main + store) / 2) + store / 2 : main + store;
+  const double items = std::ceil(number(t.images * t.rows * ceil_div<int64_t>(t.columns, 2)) / 128) *
+                       number(ceil_div<int64_t>(t.block_channels, family::together));
+  const double store = number(config.blocks) * (500 + elements / 128 * 5 + items * 80) * clock;
+  const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
+  const double work = waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store;
   const double memory = number(p.compulsory_bytes()) / device.bandwidth;
   const double copying =
       copies ? 2.5e-6 + number(2 * element_size(p.dtype) * p.x_elements()) / (0.7 * device.bandwidth) : 0;
