@@ -27,6 +27,7 @@ Problem images(DataType dtype) {
     p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
     if (pick(0, 3) == 0) p.in_h = pick(1, 3), p.in_w = pick(0, 1) == 0 ? pick(20, 400) : 8 * pick(8, 60);
     p.kernel_h = pick(1, 6), p.kernel_w = pick(0, 5) == 0 ? pick(5, 16) : pick(1, 5);
+    if (pick(0, 7) == 0) p.kernel_h = pick(6, 12), p.kernel_w = pick(6, 12);
     p.stride_h = pick(1, 4), p.stride_w = pick(0, 5) == 0 ? pick(3, 8) : pick(1, 3);
     p.padding_h = pick(0, 3), p.padding_w = pick(0, 3);
     p.dilation_h = pick(0, 3) == 0 ? pick(1, 3) : 1, p.dilation_w = pick(0, 3) == 0 ? pick(1, 3) : 1;

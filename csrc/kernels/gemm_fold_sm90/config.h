@@ -15,7 +15,9 @@ namespace convt::gemm_fold_sm90 {
 
 struct Config {
   const char* name;
-  int32_t blocks, columns;  // of a tile of the product: of 64 rows, each of whole channels; positions
+  int32_t blocks, columns;  // of a tile of the product: of 64 rows; positions
+
+  constexpr int32_t rows() const;
 };
 
 inline constexpr Config configs[] = {
@@ -23,6 +25,7 @@ inline constexpr Config configs[] = {
     {"64x128", 1, 128},   // short reductions, whose sums take long: both warpgroups add up
     {"128x128", 2, 128},  // the least of both operands for a product
     {"64x256", 1, 256},   // images of more than 128 positions
+    {"192x64", 3, 64},    // channels of many taps
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -32,6 +35,7 @@ inline constexpr int32_t consumer_registers = 224, producer_registers = 56, laun
 // Operands are copied in square boxes of elements, rows of 128 bytes for each channel of the reduction; those of a
 // block of rows, or of as many positions, follow each other.
 inline constexpr int32_t row_bytes = 128, block_rows = 64;
+constexpr int32_t Config::rows() const { return blocks * block_rows; }
 constexpr int32_t box_side(int64_t element_bytes) { return row_bytes / static_cast<int32_t>(element_bytes); }
 inline constexpr int32_t block_bytes = block_rows * row_bytes;
 constexpr int32_t box_bytes(int64_t element_bytes) { return box_side(element_bytes) * row_bytes; }
@@ -47,11 +51,11 @@ inline constexpr int32_t copy_threads = 256, copy_pairs = 4, copy_positions = 2 
 constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_rows) * block_bytes; }
 // From a row to the next of what is staged, float32: lanes of four rows write to different banks.
 constexpr int32_t staged_pitch(const Config& c) { return c.columns + 8; }
-constexpr int32_t staged_bytes(const Config& c) { return 4 * block_rows * staged_pitch(c); }
-constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.blocks * block_rows + together); }
-// Each warpgroup stages a block of rows for itself, or both in turn where that would leave too few stages.
-constexpr int32_t staged_buffers(const Config& c) { return c.columns > 128 ? 1 : 2; }
-// After the stages: blocks of rows that are staged; of each warpgroup the taps of its tile's rows and columns of y, and
+constexpr int32_t staged_bytes(const Config& c) { return 4 * c.rows() * staged_pitch(c); }
+constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.rows() + together); }
+// Each warpgroup stages its tiles for itself, or both in turn where that would leave too few stages.
+constexpr int32_t staged_buffers(const Config& c) { return c.blocks * c.columns > 128 ? 1 : 2; }
+// After the stages: the tiles that are staged; of each warpgroup the taps of its tile's rows and columns of y, and
 // biases; then the barriers: full and empty of each stage, and whose turn it is to multiply and to stage.
 constexpr int32_t other_bytes(const Config& c) {
   return staged_buffers(c) * staged_bytes(c) + 2 * (table_bytes + bias_bytes(c)) + 8 * (2 * most_stages + 4);

@@ -7,11 +7,10 @@ namespace convt::gemm_fold_sm90 {
 struct Tile {
   int32_t group, image, row_tile, column_tile, channel;  // the first of its images and channels
 
-  template <int Row>
   CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
     auto rest = static_cast<uint32_t>(number);
     uint32_t next = p.output_tiles.divide(rest);
-    const int32_t channel = static_cast<int32_t>(rest) * configs[Row].blocks * p.block_channels;
+    const int32_t channel = static_cast<int32_t>(rest) * p.tile_channels;
     rest = next, next = p.column_tiles.divide(rest);
     const auto column_tile = static_cast<int32_t>(rest);
     rest = next, next = p.row_tiles.divide(rest);
@@ -25,7 +24,7 @@ struct Tile {
   CONVT_DEVICE int32_t first_column(const Params& p) const { return p.first_column + column_tile * p.column_step; }
 };
 
-// The row of w where a block of rows begins whose first channel this is.
+// The row of w where a tile begins whose first channel this is.
 template <class Scalar>
 CONVT_DEVICE int32_t begin_of(const Params& p, int32_t channel) {
   constexpr int32_t vector = 16 / sizeof(Scalar);
@@ -37,14 +36,14 @@ template <class Scalar, int Row>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
   constexpr Config config = configs[Row];
   constexpr int32_t side = box_side(sizeof(Scalar)), bytes = box_bytes(sizeof(Scalar));
-  constexpr int stages = stages_of(config), segments = config.columns / side, boxes = block_rows / side;
+  constexpr int stages = stages_of(config), segments = config.columns / side;
   if (!device::elect()) return;
   if (p.copies_x) device::wait_for_previous_kernel();
   uint32_t stage = 0, parity = 1;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
-    const Tile tile = Tile::of<Row>(p, number);
-    int32_t image[segments], position[segments], output[config.blocks];
+    const Tile tile = Tile::of(p, number);
+    int32_t image[segments], position[segments];
     // A copy has all images in a row.
     const int32_t first_image = p.copies_x ? 0 : tile.image,
                   first = tile.image * p.memory_image + tile.first_row(p) * p.memory_row + tile.first_column(p);
@@ -55,8 +54,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
       image[s] = first_image + next * p.next_image;
       position[s] = first + next * p.next_position + static_cast<int32_t>(segment) * side;
     }
-#pragma unroll
-    for (int m = 0; m < config.blocks; ++m) output[m] = begin_of<Scalar>(p, tile.channel + m * p.block_channels);
+    const int32_t output = begin_of<Scalar>(p, tile.channel);
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
       device::mbarrier_wait(shared.empty(stage), parity);
@@ -70,8 +68,8 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
         device::box_load(x + s * bytes, p.x_map, at, full);
       }
 #pragma unroll
-      for (int m = 0; m < config.blocks * boxes; ++m) {
-        const int32_t at[] = {output[m / boxes] + m % boxes * side, channel, tile.group, 0, 0};
+      for (int m = 0; m < config.rows() / side; ++m) {
+        const int32_t at[] = {output + m * side, channel, tile.group, 0, 0};
         device::box_load(w + m * bytes, p.w_map, at, full);
       }
       if (++stage == stages) stage = 0, parity ^= 1;
@@ -131,27 +129,24 @@ CONVT_DEVICE uint4 exchange(const float (&sums)[together][2], int32_t lane) {
                : make_uint4(two[0][0], two[0][1], other[0], other[1]);
 }
 
-// What the threads of a warpgroup write of a tile: outputs of the channels of a block that is staged.
+// What the threads of a warpgroup write of a tile that is staged: its outputs.
 template <class Scalar, int Row>
-CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group, int32_t block) {
+CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
   constexpr int32_t pitch = 4 * staged_pitch(configs[Row]);
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const int32_t lane = thread % 32;
-  const int32_t first_channel = tile.channel + block * p.block_channels;
-  const int32_t channels = smaller(p.block_channels, p.out_channels - first_channel);
-  if (channels <= 0) return;
+  const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
   const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
   const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.v.out - first_column);
   const int32_t images = smaller(p.images, p.batch - tile.image);
   const int32_t row_step = p.h.tap_step * p.v.kernel * pitch - p.h.input_step * p.row_pitch * 4,
                 column_step = p.v.tap_step * pitch - p.v.input_step * 4;
   const device::SharedAddress staged =
-      shared.staged(group) +
-      static_cast<uint32_t>((first_channel * p.taps - begin_of<Scalar>(p, first_channel)) * pitch);
-  const float* const biases = shared.biases(group) + block * p.block_channels;
+      shared.staged(group) + static_cast<uint32_t>((tile.channel * p.taps - begin_of<Scalar>(p, tile.channel)) * pitch);
+  const float* const biases = shared.biases(group);
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
                   first_column +
-                  (static_cast<int64_t>(tile.group) * p.out_channels + first_channel) * p.y_channel_stride;
+                  (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel) * p.y_channel_stride;
   const int32_t channel_step = p.taps * pitch, items = images * p.rows * static_cast<int32_t>(p.by_pairs.divisor);
 #pragma unroll 1
   for (int32_t item = thread; item - lane < items; item += group_threads) {
@@ -240,9 +235,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   auto chunks_before = static_cast<uint32_t>(group * p.chunks);
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x) + group * grid; number < p.tiles; number += 2 * grid) {
-    const Tile tile = Tile::of<Row>(p, number);
+    const Tile tile = Tile::of(p, number);
     find_taps(p, shared, tile, group, thread);
-    for (int32_t channel = thread; channel < config.blocks * p.block_channels; channel += group_threads) {
+    for (int32_t channel = thread; channel < p.tile_channels; channel += group_threads) {
       float bias[1] = {0};
       if (p.bias != nullptr && tile.channel + channel < p.out_channels) {
         load<1>(static_cast<const Scalar*>(p.bias) +
@@ -261,15 +256,11 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     products.multiply(p.chunks, chunks_before,
                       [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
-    const auto write = [&]<int Block>() {
-      products.template stage<Block>();
-      device::named_barrier(1 + group, group_threads);
-      fold<Scalar>(p, shared, tile, group, Block);
-      // All threads have read: the next block is staged, or the tables of the next tile are written.
-      device::named_barrier(1 + group, group_threads);
-    };
-    write.template operator()<0>();
-    if constexpr (config.blocks > 1) write.template operator()<1>();
+    products.stage();
+    device::named_barrier(1 + group, group_threads);
+    fold<Scalar>(p, shared, tile, group);
+    // All threads have read: the next tile may be staged, and its tables be written.
+    device::named_barrier(1 + group, group_threads);
     if (staged_buffers(config) == 1) device::mbarrier_arrive_if(shared.stages(group ^ 1), lane == 0);
     chunks_before += static_cast<uint32_t>(2 * p.chunks);
   }

@@ -17,7 +17,7 @@ struct Params {
   int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
   int32_t chunks, tiles;
   int32_t batch, out_channels;  // channels of a group
-  int32_t taps, block_channels;
+  int32_t taps, tile_channels;
   int32_t images, rows, columns;  // of a tile; rows and columns of y
   int32_t first_row, row_step, first_column, column_step, image_pitch, row_pitch;
   // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
@@ -81,7 +81,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.y_row_stride = p.y_strides[2], q.bias_stride = p.bias_stride;
   q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
   q.batch = narrow(p.batch), q.out_channels = narrow(p.out_channels_per_group());
-  q.taps = narrow(p.kernel_h * p.kernel_w), q.block_channels = narrow(t.block_channels);
+  q.taps = narrow(p.kernel_h * p.kernel_w), q.tile_channels = narrow(t.channels);
   q.images = narrow(t.images), q.rows = narrow(t.rows), q.columns = narrow(t.columns);
   q.first_row = narrow(t.first_row), q.row_step = narrow(t.row_step);
   q.first_column = narrow(t.first_column), q.column_step = narrow(t.column_step);

@@ -37,13 +37,13 @@ struct Shared {
   CONVT_DEVICE device::SharedAddress stages(int32_t group) const { return multiplies(2 + group); }
 };
 
-// Sums of two columns of a row, to where a block of rows is staged.
+// Sums of two columns of a row, to where a tile is staged.
 CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
   device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
 }
 
 // `multiply` takes the chunks of a tile, of which the block had `before` until then, from the stages, and calls
-// `issued` when the other warpgroup may multiply. `stage` writes a block of rows.
+// `issued` when the other warpgroup may multiply. `stage` writes them.
 template <class Scalar, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
@@ -99,38 +99,43 @@ struct Products {
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
   }
 
-  template <int Block>
   CONVT_DEVICE void stage() {
     const device::SharedAddress to =
         shared.staged(group) + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
-    device::wgmma_results(sums[Block]);
 #pragma unroll
-    for (int j = 0; j < columns / 8; ++j) {
+    for (int m = 0; m < blocks; ++m) {
+      device::wgmma_results(sums[m]);
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        stage_pair(to + static_cast<uint32_t>(half * 8 * pitch + j * 32), &sums[Block][j * 4 + half * 2]);
+      for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          stage_pair(to + static_cast<uint32_t>((m * block_rows + half * 8) * pitch + j * 32),
+                     &sums[m][j * 4 + half * 2]);
+        }
       }
     }
   }
 };
 
-// A warp has the rows of one block, and so many columns. Operands are rows of a channel with the swizzle of 128 bytes:
+// A warp has so many rows and columns. Operands are rows of a channel with the swizzle of 128 bytes:
 // element e of channel k is in vector (e / 4) ^ (k % 8). Which channel is which of a product does not matter: number t
 // is 2 t, and t + 4 is 2 t + 1, so that the lanes of a load, 8 elements of 4 channels, read all banks.
 template <int Row>
 struct Products<float, Row> {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config), pitch = 4 * staged_pitch(config);
-  static constexpr int32_t columns = config.columns / (4 / config.blocks), side = box_side(4), bytes = box_bytes(4);
-  static constexpr int m_tiles = block_rows / 16, n_tiles = columns / 8, quads = 4;  // eights of a row of a box
-  static_assert(config.blocks <= 2 && (columns == 16 || columns % side == 0));
+  static constexpr int32_t warps_n = config.blocks == 2 ? 2 : 4, warps_m = 4 / warps_n;
+  static constexpr int32_t rows = config.rows() / warps_m, columns = config.columns / warps_n, side = box_side(4),
+                           bytes = box_bytes(4);
+  static constexpr int m_tiles = rows / 16, n_tiles = columns / 8, quads = 4;  // eights of a row of a box
+  static_assert(rows % side == 0 && (columns == 16 || columns % side == 0));
 
   const Shared<Row>& shared;
   int32_t group, warp, lane;
   float sums[m_tiles][n_tiles][4];
 
-  CONVT_DEVICE int32_t block() const { return config.blocks == 1 ? 0 : warp / 2; }
-  CONVT_DEVICE int32_t first_column() const { return (config.blocks == 1 ? warp : warp % 2) * columns; }
+  CONVT_DEVICE int32_t first_row() const { return warp / warps_n * rows; }
+  CONVT_DEVICE int32_t first_column() const { return warp % warps_n * columns; }
 
   CONVT_DEVICE void clear() {
 #pragma unroll
@@ -155,7 +160,7 @@ struct Products<float, Row> {
     for (int q = 0; q < quads; ++q) {
 #pragma unroll
       for (int s = 0; s < 2; ++s) {
-        a_offset[q][s] = static_cast<uint32_t>(block() * block_bytes) + offset_of(q, s);
+        a_offset[q][s] = static_cast<uint32_t>(first_row() / side * bytes) + offset_of(q, s);
         b_offset[q][s] = static_cast<uint32_t>(config.blocks * block_bytes + first_column() / side * bytes) +
                          offset_of((first_column() % side / 8 + q) % quads, s);
       }
@@ -201,11 +206,9 @@ struct Products<float, Row> {
     issued();
   }
 
-  template <int Block>
   CONVT_DEVICE void stage() {
-    if (block() != Block) return;
-    const device::SharedAddress to =
-        shared.staged(group) + static_cast<uint32_t>(lane / 4 * pitch + 4 * first_column() + lane % 4 * 8);
+    const device::SharedAddress to = shared.staged(group) + static_cast<uint32_t>((first_row() + lane / 4) * pitch +
+                                                                                  4 * first_column() + lane % 4 * 8);
 #pragma unroll
     for (int i = 0; i < m_tiles; ++i) {
 #pragma unroll

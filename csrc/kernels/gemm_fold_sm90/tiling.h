@@ -15,12 +15,19 @@ inline int64_t outputs_of_position(const Problem& p) {  // in a group
 inline int64_t vector_of(const Problem& p) { return 16 / element_size(p.dtype); }
 inline int64_t box_side(const Problem& p) { return box_side(element_size(p.dtype)); }
 
-// Channels of a block of 64 rows. A block begins where the copy engine can, fewer than a vector of rows before its
-// channels: as many as those of some block are from a multiple of it.
-inline int64_t channels_of_block(const Problem& p) {
-  const int64_t taps = p.kernel_h * p.kernel_w, vector = vector_of(p);
-  int64_t channels = block_rows / taps;
-  while (channels > 0 && channels * taps + vector - std::gcd(channels * taps, vector) > block_rows) --channels;
+// Channels of which a tile has all taps, about the same in all tiles; none if it has too few rows. Its rows begin where
+// the copy engine can, fewer than a vector before its channels: as many as those of some tile are from a multiple of
+// it.
+inline int64_t channels_of_tile(const Config& c, const Problem& p) {
+  const int64_t taps = p.kernel_h * p.kernel_w, vector = vector_of(p), all = p.out_channels_per_group();
+  const auto fit = [&](int64_t channels) {
+    return channels * taps + vector - std::gcd(channels * taps, vector) <= c.rows();
+  };
+  int64_t most = c.rows() / taps;
+  while (most > 0 && !fit(most)) --most;
+  if (most == 0) return 0;
+  int64_t channels = ceil_div(all, ceil_div(all, most));
+  while (!fit(channels)) ++channels;
   return channels;
 }
 
@@ -39,9 +46,9 @@ struct Tiling {
   // row.
   int64_t segments = 0;
   bool next_is_image = false;
-  int64_t block_channels = 0, output_tiles = 0;
-  int64_t chunks = 0;  // of input channels, as many as a box has
-  int64_t tiles = 0;   // 0 if there is no such tile
+  int64_t channels = 0, output_tiles = 0;  // of a tile; of a group
+  int64_t chunks = 0;                      // of input channels, as many as a box has
+  int64_t tiles = 0;                       // 0 if there is no such tile
 };
 
 // Of an axis cut into tiles of at most `most` outputs that have inputs of `positions` positions, the first of which is
@@ -66,9 +73,9 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
   Tiling best;
   const auto consider = [&](Tiling t) {
     t.image_tiles = ceil_div(p.batch, t.images);
-    t.block_channels = channels_of_block(p);
-    if (t.block_channels == 0) return;
-    t.output_tiles = ceil_div(p.out_channels_per_group(), c.blocks * t.block_channels);
+    t.channels = channels_of_tile(c, p);
+    if (t.channels == 0) return;
+    t.output_tiles = ceil_div(p.out_channels_per_group(), t.channels);
     t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), side);
     t.tiles = checked_mul(checked_mul(t.output_tiles, checked_mul(t.row_tiles, t.column_tiles)),
                           checked_mul(t.image_tiles, p.groups));

@@ -35,7 +35,6 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
       checked_mul(p.batch, checked_mul(p.in_h + 8, p.in_w + 8)) >= limit) {
     return "takes less than 2^30 positions";
   }
-  if (family::channels_of_block(p) == 0) return "takes kernels of at most 64 taps";
   const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
   if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
   const Strides& w = p.w_strides;
@@ -60,6 +59,7 @@ bool takes_x(const Problem& p, const family::Tiling& t) {
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
+  if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
   const family::Tiling t = family::make_tiling(config, p, copies);
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
@@ -87,8 +87,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
   const double items = std::ceil(number(t.images * t.rows * ceil_div<int64_t>(t.columns, 2)) / 128) *
-                       number(ceil_div<int64_t>(t.block_channels, family::together));
-  const double store = number(config.blocks) * (500 + elements / 128 * 5 + items * 80) * clock;
+                       number(ceil_div<int64_t>(t.channels, family::together));
+  const double store = (500 + number(config.blocks) * elements / 128 * 5 + items * 80) * clock;
   const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
   const double work = waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store;
   const double memory = number(p.compulsory_bytes()) / device.bandwidth;
