@@ -93,7 +93,7 @@ def test_refusals_say_why():
     refused = {
         "takes at most 256 taps": Problem(1, 4, 1, (1, 1), (8, 33), (2, 2)),
         "takes images of at most 64 pixels": Problem(1, 4, 5, (8, 9), (2, 2), (2, 2)),
-        "takes images of less than 2^30 rows and columns": Problem(1, 4, 5, (1, 1), (2, 1), (1 << 15, 1)),
+        "takes images of less than 2^30 rows and columns": Problem(1, 4, 5, (2, 1), (2, 1), (1 << 15, 1)),
         "takes outputs of less than 2^22 elements a channel": Problem(
             1, 4, 5, (64, 1), (1, 1), (32000, 9), (0, 0), (0, 8)
         ),

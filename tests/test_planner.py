@@ -274,7 +274,7 @@ def test_one_position_has_the_stride_of_its_kernel():
     """No other position is a stride away: the layer is one whose outputs have inputs of one position."""
     assert stride_of_problem((6, 16, 1, 1), (3, 5)) == "(3, 5)"
     assert stride_of_problem((6, 16, 1, 4), (3, 5), stride=2) == "(3, 2)"
-    # Nor where something is cut, padded, or between the taps.
+    # Not where something is cut, padded, or between the taps.
     for arguments in ({"padding": 1}, {"output_padding": 1}, {"dilation": 2}):
         assert stride_of_problem((6, 16, 1, 1), (3, 5), stride=2, **arguments) == "(2, 2)"
 

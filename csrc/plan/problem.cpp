@@ -125,9 +125,9 @@ Problem folded(const Problem& p) {
 Problem coalesced(const Problem& p) {
   Problem q = p;
   if (p.operation != Operation::forward || p.result_elements() == 0 || p.x_elements() == 0) return q;
-  // Of one position no other one is a stride away.
-  const auto alone = [](int64_t in, int64_t out, int64_t kernel, int64_t padding, int64_t dilation) {
-    return in == 1 && out == kernel && padding == 0 && dilation == 1;
+  // Of one position no other one is a stride away. Depthwise kernels, which are compiled for strides, gain nothing.
+  const auto alone = [&](int64_t in, int64_t out, int64_t kernel, int64_t padding, int64_t dilation) {
+    return in == 1 && out == kernel && padding == 0 && dilation == 1 && q.in_channels_per_group() > 1;
   };
   if (alone(q.in_h, q.out_h, q.kernel_h, q.padding_h, q.dilation_h)) q.stride_h = q.kernel_h;
   if (alone(q.in_w, q.out_w, q.kernel_w, q.padding_w, q.dilation_w)) q.stride_w = q.kernel_w;
