@@ -63,6 +63,12 @@ def device(request) -> str:
     return request.param
 
 
+@pytest.fixture
+def hopper():
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs sm_90")
+
+
 @pytest.fixture(autouse=True)
 def _fresh_state(request):
     """The same random numbers whatever ran before, and no setting left behind.

@@ -66,16 +66,11 @@ template <class Scalar>
 bool run(DataType dtype, int32_t row) {
   for (;;) {
     const Case<Scalar> c(images(dtype));
-    Problem p = c.p;
-    p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
-    p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
+    const Problem p = c.placed();
     const std::string configuration = std::string("gemm_fold_sm90/") + family::configs[row].name;
-    Plan plan;
-    try {
-      plan = make_forced_plan(p, *find_device("h200"), configuration);
-    } catch (const std::invalid_argument&) {
-      continue;
-    }
+    const std::optional<Plan> forced = forced_plan(p, configuration);
+    if (!forced) continue;
+    Plan plan = *forced;
     // Copied though it need not be.
     if (plan.workspace_bytes == 0 && pick(0, 2) == 0) {
       const family::Tiling t = family::make_tiling(family::configs[row], p, true);

@@ -64,17 +64,12 @@ template <class Scalar>
 bool run(DataType dtype, int32_t row) {
   for (;;) {
     const Case<Scalar> c(patches(dtype));
-    Problem p = c.p;
-    p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
-    p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;
+    Problem p = c.placed();
     if (pick(0, 1) == 0) p = coalesced(p);
     const std::string configuration = std::string("gemm_scatter_sm90/") + family::configs[row].name;
-    Plan plan;
-    try {
-      plan = make_forced_plan(p, *find_device("h200"), configuration);
-    } catch (const std::invalid_argument&) {
-      continue;
-    }
+    const std::optional<Plan> forced = forced_plan(p, configuration);
+    if (!forced) continue;
+    Plan plan = *forced;
     // A block takes several tiles.
     plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
     family::Launch launch;

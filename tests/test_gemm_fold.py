@@ -18,7 +18,7 @@ NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "64x128", "128x128", "64
 POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256
 DCGAN = Problem(64, 128, 64, (4, 4), (4, 4), (2, 2), (1, 1))
 CYCLEGAN = Problem(1, 64, 32, (64, 64), (3, 3), (2, 2), (1, 1), (1, 1))  # rows of an image
-WAV2LIP = Problem(8, 96, 64, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1))  # images of 9 positions, 25 terms of 9 rows
+WAV2LIP = Problem(8, 96, 64, (3, 3), (3, 3), (2, 2), (1, 1), (1, 1))  # images of 9 positions
 WIDE = Problem(1, 48, 16, (8, 336), (8, 1), (4, 1))  # more columns than a tile
 SIGNAL = Problem(2, 96, 48, (1, 1344), (1, 8), (1, 4))
 MANY_TAPS = Problem(1, 64, 8, (12, 16), (12, 12), (8, 8), (2, 2))
@@ -52,11 +52,8 @@ def problem(rng):
 
 
 @pytest.fixture(autouse=True)
-def tf32():
-    allowed = torch.backends.cudnn.allow_tf32
+def tf32(_fresh_state):
     torch.backends.cudnn.allow_tf32 = True
-    yield
-    torch.backends.cudnn.allow_tf32 = allowed
 
 
 def plan(p, dtype=torch.float16, memory=torch.contiguous_format, device="h200"):
@@ -130,12 +127,6 @@ def test_refusals_say_why():
 # GPU
 
 
-@pytest.fixture
-def hopper():
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs sm_90")
-
-
 def operands(p, dtype, rng):
     x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
     if rng.random() < 0.3:
@@ -173,11 +164,14 @@ def test_every_configuration_takes_real_layers(p, precision):
     dtype = DTYPES[precision]
     x, w, b = operands(p, dtype, random.Random(0))
     assert_right = rule_of_forward(p, x, w, b, precision)
+    ran = 0
     for configuration in NAMES:
         poison_allocator(p.y_shape, dtype=dtype)
         result = forced_if_it_fits(configuration, x, w, b, p)
         if result is not None:
+            ran += 1
             assert_right(result)
+    assert ran > 0
 
 
 @pytest.mark.gpu

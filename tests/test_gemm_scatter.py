@@ -117,12 +117,6 @@ def test_refusals_say_why():
 # GPU
 
 
-@pytest.fixture
-def hopper():
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs sm_90")
-
-
 def operands(p, dtype, layout, rng):
     x, w = (random_tensor(s, dtype, "cuda").contiguous(memory_format=FORMATS[layout]) for s in (p.x_shape, p.w_shape))
     if layout == "nchw" and rng.random() < 0.3:

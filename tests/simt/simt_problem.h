@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <random>
+#include <stdexcept>
+#include <string>
 
 #include "kernels/device.h"
 #include "plan/plan.h"
@@ -77,6 +80,15 @@ int run_problems(int argc, char** argv, const Run& run) {
   return 0;
 }
 
+// The plan of a configuration, none if it does not take the problem.
+inline std::optional<Plan> forced_plan(const Problem& p, const std::string& configuration) {
+  try {
+    return make_forced_plan(p, *find_device("h200"), configuration);
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
 template <class Scalar>
 struct Case {
   Problem p;
@@ -110,6 +122,14 @@ struct Case {
         at += (pick(0, 1) == 0 ? pick(0, 1) * (sizes[d] - 1) : pick(0, sizes[d] - 1)) * strides[d];
       (of_x ? x : w).data[at] = from_float<Scalar>(pick(0, 1) == 0 ? INFINITY : NAN);
     }
+  }
+
+  // With what is known of where the operands begin.
+  Problem placed() const {
+    Problem q = p;
+    q.x_aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+    q.w_aligned = reinterpret_cast<uintptr_t>(w.data) % 16 == 0;
+    return q;
   }
 
   // Each output against the sum of products of `rounded` operands in float64.

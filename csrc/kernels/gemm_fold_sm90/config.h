@@ -13,11 +13,15 @@
 
 namespace convt::gemm_fold_sm90 {
 
+// Operands are copied in square boxes of elements, rows of 128 bytes for each channel of the reduction; those of a
+// block of rows, or of as many positions, follow each other.
+inline constexpr int32_t row_bytes = 128, block_rows = 64;
+
 struct Config {
   const char* name;
   int32_t blocks, columns;  // of a tile of the product: of 64 rows; positions
 
-  constexpr int32_t rows() const;
+  constexpr int32_t rows() const { return blocks * block_rows; }
 };
 
 inline constexpr Config configs[] = {
@@ -32,10 +36,6 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 // Two warpgroups, and a third one, of which a warp has data copied, that gives them its registers.
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
 inline constexpr int32_t consumer_registers = 224, producer_registers = 56, launch_registers = 168;
-// Operands are copied in square boxes of elements, rows of 128 bytes for each channel of the reduction; those of a
-// block of rows, or of as many positions, follow each other.
-inline constexpr int32_t row_bytes = 128, block_rows = 64;
-constexpr int32_t Config::rows() const { return blocks * block_rows; }
 constexpr int32_t box_side(int64_t element_bytes) { return row_bytes / static_cast<int32_t>(element_bytes); }
 inline constexpr int32_t block_bytes = block_rows * row_bytes;
 constexpr int32_t box_bytes(int64_t element_bytes) { return box_side(element_bytes) * row_bytes; }

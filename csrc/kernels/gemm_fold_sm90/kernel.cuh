@@ -231,12 +231,15 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   const int32_t lane = thread % 32;
   const auto grid = static_cast<int32_t>(gridDim.x);
   uint32_t turn = 0;
+  int32_t row_tile = -1, column_tile = -1;  // whose taps are in the tables
   // Chunks of the block's tiles before this one, which are in the stages in turn.
   auto chunks_before = static_cast<uint32_t>(group * p.chunks);
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x) + group * grid; number < p.tiles; number += 2 * grid) {
     const Tile tile = Tile::of(p, number);
-    find_taps(p, shared, tile, group, thread);
+    // Tiles that follow each other mostly have the same rows and columns.
+    if (tile.row_tile != row_tile || tile.column_tile != column_tile) find_taps(p, shared, tile, group, thread);
+    row_tile = tile.row_tile, column_tile = tile.column_tile;
     for (int32_t channel = thread; channel < p.tile_channels; channel += group_threads) {
       float bias[1] = {0};
       if (p.bias != nullptr && tile.channel + channel < p.out_channels) {

@@ -71,10 +71,11 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const auto padded = [&](int64_t n) { return ceil_div(n, vector) * vector; };
   Tiling best;
+  const int64_t channels = channels_of_tile(c, p);
+  if (channels == 0) return best;
   const auto consider = [&](Tiling t) {
     t.image_tiles = ceil_div(p.batch, t.images);
-    t.channels = channels_of_tile(c, p);
-    if (t.channels == 0) return;
+    t.channels = channels;
     t.output_tiles = ceil_div(p.out_channels_per_group(), t.channels);
     t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), side);
     t.tiles = checked_mul(checked_mul(t.output_tiles, checked_mul(t.row_tiles, t.column_tiles)),

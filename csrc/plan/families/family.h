@@ -16,6 +16,12 @@ inline constexpr double launch_seconds = 3e-6;
 // A block may start this far beyond the last element before its threads compare themselves with the end.
 inline constexpr int64_t slack = 4096;
 
+// Of a copy of x in the workspace: a user does not expect to need more memory for it.
+inline constexpr int64_t most_copied_bytes = int64_t{1} << 30;
+
+// Whether the elements of a dimension are `expected` apart, as far as it has several.
+inline bool dense(int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; }
+
 inline Candidate refuse(Algorithm algorithm, const std::string& configuration, const std::string& reason) {
   Candidate c;
   c.algorithm = algorithm;

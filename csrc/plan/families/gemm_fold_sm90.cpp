@@ -30,12 +30,8 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
                              p.stride_w, p.padding_h, p.padding_w, p.dilation_h, p.dilation_w, outputs}) {
     if (size >= limit / family::block_rows) return "takes sizes of less than 2^24";
   }
-  // With the rows that are between a kernel's.
-  if (checked_mul(p.dilation_h, p.kernel_h) >= limit || checked_mul(p.dilation_w, p.kernel_w) >= limit ||
-      checked_mul(p.batch, checked_mul(p.in_h + 8, p.in_w + 8)) >= limit) {
-    return "takes less than 2^30 positions";
-  }
-  const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
+  // Such sizes, the output's too, leave a kernel no reach of 2^30. Rows and images of a copy end at up to 8 elements.
+  if (checked_mul(p.batch, checked_mul(p.in_h + 8, p.in_w + 8)) >= limit) return "takes less than 2^30 positions";
   if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
   const Strides& w = p.w_strides;
   if (!dense(p.kernel_w, w[3], 1) || !dense(p.kernel_h, w[2], p.kernel_w) ||
@@ -47,11 +43,8 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
-constexpr int64_t most_copied_bytes = int64_t{1} << 30;  // memory that a user does not expect to need
-
 // Whether the copy engine takes x as it is.
 bool takes_x(const Problem& p, const family::Tiling& t) {
-  const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
   return dense(p.in_w, p.x_strides[3], 1) && dense(p.in_h, p.x_strides[2], p.in_w) && p.x_aligned &&
          family::make_x_map(p, t, nullptr, false).valid();
 }

@@ -33,7 +33,6 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (checked_mul(p.batch, ceil_div<int64_t>(positions, family::block_side)) >= limit || positions >= limit) {
     return "takes less than 2^30 positions";
   }
-  const auto dense = [](int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; };
   const bool last = family::is_channels_last(p);
   // Positions of an image at equal distances: by one stride alone.
   const Strides& x = p.x_strides;
@@ -65,8 +64,6 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
-constexpr int64_t most_aligned_bytes = int64_t{1} << 30;  // memory that a user does not expect to need
-
 // Whether the copy engine takes x as it is, and whether x may be copied to where it does.
 bool takes_x(const Problem& p) {
   const bool innermost = p.in_w > 1 ? p.x_strides[3] == 1 : p.in_h == 1 || p.x_strides[2] == 1;
@@ -75,7 +72,7 @@ bool takes_x(const Problem& p) {
 bool may_align_x(const Problem& p) {
   const int64_t blocks = ceil_div<int64_t>(family::aligned_row(p), family::align_positions);
   return !family::is_channels_last(p) && family::aligned_row(p) < int64_t{1} << 30 &&
-         family::aligned_bytes(p) <= most_aligned_bytes && checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
+         family::aligned_bytes(p) <= most_copied_bytes && checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
 }
 
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool aligns_x) {

@@ -41,8 +41,6 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
-constexpr int64_t most_channels_last_bytes = int64_t{1} << 30;
-
 // Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32 or split
 // into two such numbers; and how many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
@@ -52,10 +50,9 @@ bool may_bring_into_channels_last(const Problem& p) {
   const int64_t pixels = checked_mul(p.in_h, p.in_w);
   const int64_t tiles =
       checked_mul(ceil_div<int64_t>(pixels, family::channels_last_pixels), checked_mul(p.batch, p.in_channels));
-  // Memory that a user does not expect to need.
   const int64_t bytes = checked_mul(checked_mul(family::channels_last_elements(p), element_size(p.dtype)),
                                     family::parts_of(family::mode_of(p)));
-  return pixels < int64_t{1} << 30 && tiles < int64_t{1} << 30 && bytes <= most_channels_last_bytes;
+  return pixels < int64_t{1} << 30 && tiles < int64_t{1} << 30 && bytes <= most_copied_bytes;
 }
 
 // Steps of the busiest block over those that it would have if all its tiles had the mean. Tiles are numbered with
