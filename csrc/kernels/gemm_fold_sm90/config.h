@@ -43,16 +43,17 @@ inline constexpr int32_t most_stages = 8;
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 inline constexpr int32_t most_rows = 512, most_columns = 2048;  // of y, in a tile
 inline constexpr int32_t table_bytes = 4 * (most_rows + most_columns);
-inline constexpr int32_t together = 4;  // channels that a thread sums at a time
+inline constexpr int32_t most_together = 8;  // channels that a thread sums at a time, or half as many
 
 // Where x is copied first: threads of a block, and pairs of positions of each.
 inline constexpr int32_t copy_threads = 256, copy_pairs = 4, copy_positions = 2 * copy_threads * copy_pairs;
 
 constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_rows) * block_bytes; }
-// From a row to the next of what is staged, float32: lanes of four rows write to different banks.
-constexpr int32_t staged_pitch(const Config& c) { return c.columns + 8; }
-constexpr int32_t staged_bytes(const Config& c) { return 4 * c.rows() * staged_pitch(c); }
-constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.rows() + together); }
+// A tile is staged as float32, [tap][channel][position], and 32 bytes between taps: lanes of four rows, which are taps of
+// a channel, write to different banks. Beyond the last channel, a thread that sums several reads up to three more.
+constexpr int32_t tap_gap = 32;
+constexpr int32_t staged_bytes(const Config& c) { return c.rows() * (4 * c.columns + tap_gap) + 3 * 4 * c.columns; }
+constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.rows() + most_together); }
 // Each warpgroup stages its tiles for itself, or both in turn where that would leave too few stages.
 constexpr int32_t staged_buffers(const Config& c) { return c.blocks * c.columns > 128 ? 1 : 2; }
 // After the stages: the tiles that are staged; of each warpgroup the taps of its tile's rows and columns of y, and

@@ -77,8 +77,8 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
   }
 }
 
-// The taps of a row or column of y, in a word: how many, which is less than 256, and in what is staged, bytes from a
-// channel's first tap and a tile's first position to theirs; the next ones are at equal distances.
+// The taps of a row or column of y, in a word: how many, which is less than 256, and in what is staged, bytes from the
+// first tap and a tile's first position to theirs; the next ones are at equal distances.
 CONVT_DEVICE uint32_t word_of(const Taps<int32_t>& taps, int32_t of_tap, int32_t of_position, int32_t first_position) {
   if (taps.count <= 0) return 0;
   const int32_t at = taps.tap * of_tap + (taps.position - first_position) * of_position;
@@ -91,28 +91,26 @@ CONVT_DEVICE uint32_t offset_of(uint32_t word) { return word >> 8; }
 template <int Row>
 CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group,
                             int32_t thread) {
-  constexpr int32_t pitch = 4 * staged_pitch(configs[Row]);
   const int32_t row = tile.row_tile * p.rows, column = tile.column_tile * p.columns;
   for (int32_t i = thread; i < smaller(p.rows, p.h.out - row); i += group_threads) {
     const uint32_t word =
-        word_of(transposed_taps(p.h, row + i), p.v.kernel * pitch, 4 * p.row_pitch, tile.first_row(p));
+        word_of(transposed_taps(p.h, row + i), p.v.kernel * p.tap_pitch, 4 * p.row_pitch, tile.first_row(p));
     device::store_shared_4(shared.rows(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
   // A row may end with half a pair.
   const int32_t columns = smaller(p.columns, p.v.out - column);
   for (int32_t i = thread; i < columns + columns % 2; i += group_threads) {
-    const uint32_t word = i < columns ? word_of(transposed_taps(p.v, column + i), pitch, 4, tile.first_column(p)) : 0;
+    const uint32_t word = i < columns ? word_of(transposed_taps(p.v, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
     device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
 }
 
 // Four lanes have a pair of columns each, side by side, of four channels; each gets the eight columns of one of them.
 template <class Scalar>
-CONVT_DEVICE uint4 exchange(const float (&sums)[together][2], int32_t lane) {
-  static_assert(together == 4);
-  uint32_t pair[together];
+CONVT_DEVICE uint4 exchange(const float (*sums)[2], int32_t lane) {
+  uint32_t pair[4];
 #pragma unroll
-  for (int c = 0; c < together; ++c) pair[c] = pack(Scalar{}, sums[c][0], sums[c][1]);
+  for (int c = 0; c < 4; ++c) pair[c] = pack(Scalar{}, sums[c][0], sums[c][1]);
   const bool odd = lane % 2 != 0, upper = lane % 4 >= 2;
   // Of two lanes, channels 0 and 2 for the even one, 1 and 3 for the odd one.
   uint32_t two[2][2];
@@ -129,94 +127,121 @@ CONVT_DEVICE uint4 exchange(const float (&sums)[together][2], int32_t lane) {
                : make_uint4(two[0][0], two[0][1], other[0], other[1]);
 }
 
+// Two outputs of a row, side by side, of each channel: where their taps are.
+struct Pair {
+  device::SharedAddress first;  // of the tile's first channel, of taps that are nowhere
+  uint32_t of_row;
+  uint2 of_columns;
+  int32_t column;
+  bool wanted;
+};
+
+// `Channels` of them that follow each other, of which `count` are outputs; what is summed of the others is nothing.
+template <int Channels, class Scalar, int Row>
+CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int32_t group, const Pair& pair,
+                                int32_t channel, int32_t count, int32_t columns, Scalar* to) {
+  constexpr uint32_t pitch = 4 * configs[Row].columns;
+  const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.v.kernel * p.tap_pitch - p.h.input_step * p.row_pitch * 4),
+             column_step = static_cast<uint32_t>(p.v.tap_step * p.tap_pitch - p.v.input_step * 4);
+  float sums[Channels][2];
+#pragma unroll
+  for (int c = 0; c < Channels; c += 4) {
+    const uint4 biases =
+        device::load_shared_16(shared.address_of_biases(group) + static_cast<uint32_t>(4 * (channel + c)));
+    sums[c][0] = sums[c][1] = __uint_as_float(biases.x), sums[c + 1][0] = sums[c + 1][1] = __uint_as_float(biases.y);
+    sums[c + 2][0] = sums[c + 2][1] = __uint_as_float(biases.z);
+    sums[c + 3][0] = sums[c + 3][1] = __uint_as_float(biases.w);
+  }
+  const device::SharedAddress nowhere = pair.first + static_cast<uint32_t>(channel) * pitch;
+  const int32_t row_taps = count_of(pair.of_row), left = count_of(pair.of_columns.x),
+                right = count_of(pair.of_columns.y), most = larger(left, right);
+  device::SharedAddress row = nowhere + offset_of(pair.of_row);
+#pragma unroll 1
+  for (int32_t j = 0; j < row_taps; ++j, row += row_step) {
+    device::SharedAddress from[2] = {row + offset_of(pair.of_columns.x), row + offset_of(pair.of_columns.y)};
+#pragma unroll 1
+    for (int32_t l = 0; l < most; ++l, from[0] += column_step, from[1] += column_step) {
+      // Beyond a column's last tap, something is read for nothing.
+      const bool there[2] = {l < left, l < right};
+      uint32_t v[Channels][2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const device::SharedAddress at = there[e] ? from[e] : nowhere;
+#pragma unroll
+        for (int c = 0; c < Channels; ++c) v[c][e] = device::load_shared_4(at + static_cast<uint32_t>(c) * pitch);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (!there[e]) continue;
+#pragma unroll
+        for (int c = 0; c < Channels; ++c) sums[c][e] += __uint_as_float(v[c][e]);
+      }
+    }
+  }
+  if constexpr (sizeof(Scalar) == 2) {
+    if (p.store_width == 8) {
+      const auto lane = static_cast<int32_t>(threadIdx.x) % 32, mine = lane % 4;
+#pragma unroll
+      for (int c = 0; c < Channels; c += 4) {
+        const uint4 v = exchange<Scalar>(&sums[c], lane);
+        if (pair.wanted && c + mine < count) {
+          device::store_global_16(to + (c + mine) * p.y_channel_stride - 2 * mine, v.x, v.y, v.z, v.w);
+        }
+      }
+      return;
+    }
+  }
+  const int32_t stored = pair.wanted ? count : 0;
+  if (p.store_width == 2) {
+#pragma unroll
+    for (int c = 0; c < Channels; ++c, to += p.y_channel_stride) {
+      if (c < stored) store<2>(to, sums[c]);
+    }
+  } else {
+    const int32_t second = pair.column + 1 < columns ? stored : 0;
+#pragma unroll
+    for (int c = 0; c < Channels; ++c, to += p.y_channel_stride) {
+      if (c < stored) store<1>(to, &sums[c][0]);
+      if (c < second) store<1>(to + 1, &sums[c][1]);
+    }
+  }
+}
+
 // What the threads of a warpgroup write of a tile that is staged: its outputs.
 template <class Scalar, int Row>
 CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
-  constexpr int32_t pitch = 4 * staged_pitch(configs[Row]);
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const int32_t lane = thread % 32;
   const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
   const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
   const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.v.out - first_column);
   const int32_t images = smaller(p.images, p.batch - tile.image);
-  const int32_t row_step = p.h.tap_step * p.v.kernel * pitch - p.h.input_step * p.row_pitch * 4,
-                column_step = p.v.tap_step * pitch - p.v.input_step * 4;
-  const device::SharedAddress staged =
-      shared.staged(group) + static_cast<uint32_t>((tile.channel * p.taps - begin_of<Scalar>(p, tile.channel)) * pitch);
-  const float* const biases = shared.biases(group);
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
                   first_column +
                   (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel) * p.y_channel_stride;
-  const int32_t channel_step = p.taps * pitch, items = images * p.rows * static_cast<int32_t>(p.by_pairs.divisor);
+  const int32_t units = static_cast<int32_t>(p.by_units.divisor) * p.slices;
 #pragma unroll 1
-  for (int32_t item = thread; item - lane < items; item += group_threads) {
-    auto pair = static_cast<uint32_t>(item);
-    uint32_t row = p.by_pairs.divide(pair);
-    const auto image = static_cast<int32_t>(p.by_rows.divide(row));
-    const auto column = static_cast<int32_t>(2 * pair);
+  for (int32_t unit = thread; unit - lane < units; unit += group_threads) {
+    auto column = static_cast<uint32_t>(unit);
+    const auto slice = static_cast<int32_t>(device::uniform(p.by_units.divide(column)));
+    uint32_t row = p.by_pairs.divide(column);
+    const uint32_t image = p.by_rows.divide(row);
+    Pair pair;
+    pair.column = static_cast<int32_t>(2 * column);
     // All lanes of a warp stay together; those that have no outputs have no taps.
-    const bool wanted = item < items && static_cast<int32_t>(row) < rows && column < columns;
-    const uint32_t of_row = wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
-    const uint2 of_columns = wanted ? device::load_shared_8(shared.columns(group) + 8 * pair) : uint2{0, 0};
-    const int32_t row_taps = count_of(of_row), left = count_of(of_columns.x), right = count_of(of_columns.y);
-    const device::SharedAddress first = staged + offset_of(of_row) + static_cast<uint32_t>(4 * image * p.image_pitch);
-    Scalar* to = y + image * p.y_batch_stride + row * p.y_row_stride + column;
+    pair.wanted = static_cast<int32_t>(image) < images && static_cast<int32_t>(row) < rows && pair.column < columns;
+    pair.of_row = pair.wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
+    pair.of_columns = pair.wanted ? device::load_shared_8(shared.columns(group) + 8 * column) : uint2{0, 0};
+    pair.first = shared.staged(group) + 4 * image * static_cast<uint32_t>(p.image_pitch);
+    Scalar* const to = y + image * p.y_batch_stride + row * p.y_row_stride + pair.column;
 #pragma unroll 1
-    for (int32_t channel = 0; channel < channels; channel += together, to += together * p.y_channel_stride) {
-      // Instead of channels beyond the last one, that one is summed again, for nothing.
-      uint32_t offsets[together];
-      float sums[together][2];
-#pragma unroll
-      for (int c = 0; c < together; ++c) {
-        offsets[c] = static_cast<uint32_t>(smaller(channel + c, channels - 1) * channel_step);
-        sums[c][0] = sums[c][1] = biases[channel + c];
-      }
-      device::SharedAddress at = first;
-#pragma unroll 1
-      for (int32_t j = 0; j < row_taps; ++j, at += static_cast<uint32_t>(row_step)) {
-        device::SharedAddress from[2] = {at + offset_of(of_columns.x), at + offset_of(of_columns.y)};
-#pragma unroll 1
-        for (int32_t l = 0; l < larger(left, right); ++l) {
-          // Beyond a column's last tap, something is read for nothing.
-          const bool there[2] = {l < left, l < right};
-          uint32_t v[together][2];
-#pragma unroll
-          for (int c = 0; c < together; ++c) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) v[c][e] = device::load_shared_4((there[e] ? from[e] : staged) + offsets[c]);
-          }
-#pragma unroll
-          for (int c = 0; c < together; ++c) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              if (there[e]) sums[c][e] += __uint_as_float(v[c][e]);
-            }
-          }
-          from[0] += static_cast<uint32_t>(column_step), from[1] += static_cast<uint32_t>(column_step);
-        }
-      }
+    for (int32_t channel = slice * most_together; channel < channels; channel += p.slices * most_together) {
       const int32_t count = channels - channel;
-      if constexpr (sizeof(Scalar) == 2) {
-        if (p.store_width == 8) {
-          const uint4 v = exchange<Scalar>(sums, lane);
-          const int32_t c = lane % 4;
-          if (wanted && c < count) {
-            device::store_global_16(to + c * p.y_channel_stride - 2 * c, v.x, v.y, v.z, v.w);
-          }
-          continue;
-        }
-      }
-      if (!wanted) continue;
-#pragma unroll
-      for (int c = 0; c < together; ++c) {
-        if (c >= count) break;
-        Scalar* const at_channel = to + c * p.y_channel_stride;
-        if (p.store_width == 2) {
-          store<2>(at_channel, sums[c]);
-        } else {
-          store<1>(at_channel, &sums[c][0]);
-          if (column + 1 < columns) store<1>(at_channel + 1, &sums[c][1]);
-        }
+      Scalar* const at = to + channel * p.y_channel_stride;
+      if (count > most_together / 2) {
+        fold_channels<most_together>(p, shared, group, pair, channel, count, columns, at);
+      } else {
+        fold_channels<most_together / 2>(p, shared, group, pair, channel, count, columns, at);
       }
     }
   }
@@ -259,7 +284,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     products.multiply(p.chunks, chunks_before,
                       [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
-    products.stage();
+    products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
     device::named_barrier(1 + group, group_threads);
     fold<Scalar>(p, shared, tile, group);
     // All threads have read: the next tile may be staged, and its tables be written.

@@ -29,6 +29,9 @@ struct Shared {
   CONVT_DEVICE float* biases(int32_t group) const {
     return reinterpret_cast<float*>(memory + biases_at + group * bias_bytes(config));
   }
+  CONVT_DEVICE device::SharedAddress address_of_biases(int32_t group) const {
+    return start + static_cast<uint32_t>(biases_at + group * bias_bytes(config));
+  }
   CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return start + barriers_at + 8 * stage; }
   CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return full(most_stages + stage); }
   CONVT_DEVICE device::SharedAddress multiplies(int32_t group) const {
@@ -36,6 +39,17 @@ struct Shared {
   }
   CONVT_DEVICE device::SharedAddress stages(int32_t group) const { return multiplies(2 + group); }
 };
+
+// Where a row of a tile is staged, which is channel by channel for each tap: bytes; negative if the row, of which
+// `skipped` come before the tile's channels, is none of theirs.
+template <int Row>
+CONVT_DEVICE int32_t staged_row(const Params& p, int32_t row, int32_t skipped) {
+  auto tap = static_cast<uint32_t>(larger(row - skipped, 0));
+  const auto channel = static_cast<int32_t>(p.by_taps.divide(tap));
+  return row < skipped || channel >= p.tile_channels
+             ? -1
+             : static_cast<int32_t>(tap) * p.tap_pitch + channel * 4 * configs[Row].columns;
+}
 
 // Sums of two columns of a row, to where a tile is staged.
 CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
@@ -47,8 +61,7 @@ CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
 template <class Scalar, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
-  static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns,
-                       pitch = 4 * staged_pitch(config);
+  static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns;
   static constexpr device::WgmmaType type =
       std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
   static constexpr int k_of_product = 16, side = box_side(sizeof(Scalar));
@@ -99,18 +112,18 @@ struct Products {
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
   }
 
-  CONVT_DEVICE void stage() {
-    const device::SharedAddress to =
-        shared.staged(group) + static_cast<uint32_t>((warp * 16 + lane / 4) * pitch + lane % 4 * 8);
+  CONVT_DEVICE void stage(const Params& p, int32_t skipped) {
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
       device::wgmma_results(sums[m]);
 #pragma unroll
-      for (int j = 0; j < columns / 8; ++j) {
+      for (int half = 0; half < 2; ++half) {
+        const int32_t row = staged_row<Row>(p, m * block_rows + warp * 16 + half * 8 + lane / 4, skipped);
+        if (row < 0) continue;
+        const device::SharedAddress to = shared.staged(group) + static_cast<uint32_t>(row + lane % 4 * 8);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          stage_pair(to + static_cast<uint32_t>((m * block_rows + half * 8) * pitch + j * 32),
-                     &sums[m][j * 4 + half * 2]);
+        for (int j = 0; j < columns / 8; ++j) {
+          stage_pair(to + static_cast<uint32_t>(j * 32), &sums[m][j * 4 + half * 2]);
         }
       }
     }
@@ -123,7 +136,7 @@ struct Products {
 template <int Row>
 struct Products<float, Row> {
   static constexpr Config config = configs[Row];
-  static constexpr int stages = stages_of(config), pitch = 4 * staged_pitch(config);
+  static constexpr int stages = stages_of(config);
   static constexpr int32_t warps_n = config.blocks == 2 ? 2 : 4, warps_m = 4 / warps_n;
   static constexpr int32_t rows = config.rows() / warps_m, columns = config.columns / warps_n, side = box_side(4),
                            bytes = box_bytes(4);
@@ -206,17 +219,17 @@ struct Products<float, Row> {
     issued();
   }
 
-  CONVT_DEVICE void stage() {
-    const device::SharedAddress to = shared.staged(group) + static_cast<uint32_t>((first_row() + lane / 4) * pitch +
-                                                                                  4 * first_column() + lane % 4 * 8);
+  CONVT_DEVICE void stage(const Params& p, int32_t skipped) {
 #pragma unroll
     for (int i = 0; i < m_tiles; ++i) {
 #pragma unroll
-      for (int j = 0; j < n_tiles; ++j) {
+      for (int half = 0; half < 2; ++half) {
+        const int32_t row = staged_row<Row>(p, first_row() + i * 16 + half * 8 + lane / 4, skipped);
+        if (row < 0) continue;
+        const device::SharedAddress to =
+            shared.staged(group) + static_cast<uint32_t>(row + 4 * first_column() + lane % 4 * 8);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          stage_pair(to + static_cast<uint32_t>((i * 16 + half * 8) * pitch + j * 32), &sums[i][j][2 * half]);
-        }
+        for (int j = 0; j < n_tiles; ++j) stage_pair(to + static_cast<uint32_t>(j * 32), &sums[i][j][2 * half]);
       }
     }
   }

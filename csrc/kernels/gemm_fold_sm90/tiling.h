@@ -162,6 +162,24 @@ inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
       p.dtype == DataType::float32};
 }
 
+// Pairs of outputs of a tile, for whole warps; and how often a thread of a warpgroup sums those of most_together
+// channels, if it has one of so many slices of the channels.
+inline int64_t units_of(const Tiling& t) {
+  return ceil_div<int64_t>(t.images * t.rows * ceil_div<int64_t>(t.columns, 2), 32) * 32;
+}
+inline int64_t turns_of(const Tiling& t, int64_t slices) {
+  return ceil_div<int64_t>(units_of(t) * slices, consumers / 2) *
+         ceil_div(ceil_div<int64_t>(t.channels, most_together), slices);
+}
+// Few pairs are not enough for all threads.
+inline int64_t slices_of(const Tiling& t) {
+  int64_t best = 1;
+  for (int64_t slices = 2; slices <= ceil_div<int64_t>(t.channels, most_together); ++slices) {
+    if (turns_of(t, slices) < turns_of(t, best)) best = slices;
+  }
+  return best;
+}
+
 // Elements of a row of y that are written at once, of 16-bit types by four threads that exchange theirs: 8, 2 or 1.
 inline int32_t store_width(const Problem& p, const Tiling& t, const void* y) {
   for (const int32_t width : {p.dtype == DataType::float32 ? 2 : 8, 2}) {

@@ -79,8 +79,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double readers = std::min(number(t.tiles), cores);
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
-  const double items = std::ceil(number(t.images * t.rows * ceil_div<int64_t>(t.columns, 2)) / 128) *
-                       number(ceil_div<int64_t>(t.channels, family::together));
+  const double items = number(family::turns_of(t, family::slices_of(t)));
   const double store = (500 + number(config.blocks) * elements / 128 * 5 + items * 80) * clock;
   const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
   const double work = waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store;
