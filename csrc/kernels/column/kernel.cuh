@@ -6,6 +6,7 @@
 // own, and the accumulators of a column are 4 neighbouring pixels again.
 #pragma once
 
+#include "../taps.h"
 #include "../tf32.h"
 #include "../touch.h"
 #include "params.h"
@@ -305,22 +306,6 @@ CONVT_DEVICE void multiply(const Fragments<Scalar, Strict>& a, const unsigned ch
 struct Entry {
   int32_t offset, count;
 };
-
-// The taps of output `o`. Without dilation it takes no division.
-CONVT_DEVICE Taps<int32_t> taps_of(const Axis<int32_t>& a, const Divisor& stride, int32_t o) {
-  if (a.dilation != 1) return transposed_taps(a, o);
-  auto tap = static_cast<uint32_t>(o + a.padding);
-  const auto position = static_cast<int32_t>(stride.divide(tap));
-  Taps<int32_t> taps{0, a.stride, 0, -1, 0};
-  const int32_t left = a.kernel - static_cast<int32_t>(tap);
-  if (left <= 0) return taps;
-  auto rest = static_cast<uint32_t>(left + a.stride - 1);
-  const int32_t first = larger(0, position - a.in + 1);
-  const int32_t last = smaller(static_cast<int32_t>(stride.divide(rest)), position + 1);
-  if (last <= first) return taps;
-  taps.tap = static_cast<int32_t>(tap) + first * a.stride, taps.position = position - first, taps.count = last - first;
-  return taps;
-}
 
 // Where the products of each output row and column of the tile are.
 CONVT_DEVICE void fill_table(const Params& p, const Tile& tile, Entry* table) {

@@ -94,13 +94,13 @@ CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Ti
   const int32_t row = tile.row_tile * p.rows, column = tile.column_tile * p.columns;
   for (int32_t i = thread; i < smaller(p.rows, p.h.out - row); i += group_threads) {
     const uint32_t word =
-        word_of(transposed_taps(p.h, row + i), p.v.kernel * p.tap_pitch, 4 * p.row_pitch, tile.first_row(p));
+        word_of(taps_of(p.h, p.stride_h, row + i), p.kernel_row_pitch, 4 * p.row_pitch, tile.first_row(p));
     device::store_shared_4(shared.rows(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
   // A row may end with half a pair.
   const int32_t columns = smaller(p.columns, p.v.out - column);
   for (int32_t i = thread; i < columns + columns % 2; i += group_threads) {
-    const uint32_t word = i < columns ? word_of(transposed_taps(p.v, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
+    const uint32_t word = i < columns ? word_of(taps_of(p.v, p.stride_v, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
     device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
 }
@@ -141,7 +141,7 @@ template <int Channels, class Scalar, int Row>
 CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int32_t group, const Pair& pair,
                                 int32_t channel, int32_t count, int32_t columns, Scalar* to) {
   constexpr uint32_t pitch = 4 * configs[Row].columns;
-  const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.v.kernel * p.tap_pitch - p.h.input_step * p.row_pitch * 4),
+  const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.kernel_row_pitch - p.h.input_step * p.row_pitch * 4),
              column_step = static_cast<uint32_t>(p.v.tap_step * p.tap_pitch - p.v.input_step * 4);
   float sums[Channels][2];
 #pragma unroll
@@ -265,14 +265,18 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     // Tiles that follow each other mostly have the same rows and columns.
     if (tile.row_tile != row_tile || tile.column_tile != column_tile) find_taps(p, shared, tile, group, thread);
     row_tile = tile.row_tile, column_tile = tile.column_tile;
-    for (int32_t channel = thread; channel < p.tile_channels; channel += group_threads) {
-      float bias[1] = {0};
-      if (p.bias != nullptr && tile.channel + channel < p.out_channels) {
+    // They arrive while the tile is multiplied.
+    constexpr int of_thread = (config.rows() + group_threads - 1) / group_threads;
+    float biases[of_thread][1];
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      const int32_t channel = tile.channel + thread + i * group_threads;
+      biases[i][0] = 0;
+      if (p.bias != nullptr && channel < p.out_channels) {
         load<1>(static_cast<const Scalar*>(p.bias) +
-                    (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel + channel) * p.bias_stride,
-                bias);
+                    (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.bias_stride,
+                biases[i]);
       }
-      shared.biases(group)[channel] = bias[0];
     }
     Products<Scalar, Row> products{shared, group, thread / 32, lane, {}};
     products.clear();
@@ -285,6 +289,10 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
                       [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
     products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      if (thread + i * group_threads < config.rows()) shared.biases(group)[thread + i * group_threads] = biases[i][0];
+    }
     device::named_barrier(1 + group, group_threads);
     fold<Scalar>(p, shared, tile, group);
     // All threads have read: the next tile may be staged, and its tables be written.

@@ -18,7 +18,7 @@ struct Params {
   int32_t chunks, tiles;
   int32_t batch, out_channels;  // channels of a group
   int32_t taps, tile_channels;
-  int32_t tap_pitch;  // bytes from a tap to the next of what is staged
+  int32_t tap_pitch, kernel_row_pitch;  // bytes from a tap to the next of what is staged, from a row of taps
   int32_t slices;     // a thread has every so-manieth of a pair's channels, most_together at a time
   int32_t images, rows, columns;  // of a tile; rows and columns of y
   int32_t first_row, row_step, first_column, column_step, image_pitch, row_pitch;
@@ -28,7 +28,8 @@ struct Params {
   int32_t store_width;  // elements of y at once
   bool copies_x;        // the kernel before this one does
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
-  Divisor by_units, by_pairs, by_rows, by_taps;  // of a tile
+  Divisor by_units, by_pairs, by_rows, by_taps, by_kernel_columns;  // of a tile
+  Divisor stride_h, stride_v;
   Axis<int32_t> h, v;
 };
 
@@ -93,9 +94,13 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.store_width = store_width(p, t, o.result);
   q.output_tiles = Divisor(t.output_tiles), q.column_tiles = Divisor(t.column_tiles);
   q.row_tiles = Divisor(t.row_tiles), q.image_tiles = Divisor(t.image_tiles), q.segments = Divisor(t.segments);
-  q.tap_pitch = narrow(t.channels * 4 * config.columns + tap_gap), q.slices = narrow(slices_of(t));
+  q.tap_pitch = narrow(t.channels * 4 * config.columns + kernel_column_gap);
+  // A kernel of one column has no gaps of rows, for which there may be no room.
+  q.kernel_row_pitch = narrow(p.kernel_w * q.tap_pitch + (p.kernel_w > 1 ? kernel_row_gap : 0));
+  q.slices = narrow(slices_of(t));
   q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);
   q.by_units = Divisor(units_of(t)), q.by_taps = Divisor(p.kernel_h * p.kernel_w);
+  q.by_kernel_columns = Divisor(p.kernel_w), q.stride_h = Divisor(p.stride_h), q.stride_v = Divisor(p.stride_w);
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
   q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
 }
