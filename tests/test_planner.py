@@ -244,8 +244,7 @@ def test_strict_float32_of_few_terms_is_not_split_into_two_parts():
     torch.backends.cudnn.allow_tf32 = True
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         candidates = plan("forward", dtype, shapes=shapes, stride=2).candidates
-        # That family has not run on a GPU yet.
-        assert not any(c.reservation for c in candidates if c.algorithm != "gemm_fold_sm90")
+        assert not any(c.reservation for c in candidates)
 
 
 def sizes_of_problem(x_shape, w_shape, memory_format=torch.channels_last, **arguments):

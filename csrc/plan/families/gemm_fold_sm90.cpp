@@ -10,9 +10,6 @@ namespace {
 
 namespace family = gemm_fold_sm90;
 
-// Until its proof on a GPU.
-constexpr const char* reservation = "waits for its first run on a GPU";
-
 // Why no configuration of the family takes the problem; empty if all may.
 std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
@@ -61,7 +58,6 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
     return refused("takes x of at most 1 GiB where its images or channels begin anywhere");
   }
   Candidate c = fitting(Algorithm::gemm_fold_sm90, config.name, row);
-  c.reservation = reservation;
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
@@ -70,24 +66,23 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
   const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
-  // As gemm_scatter_sm90's model, but for the sums: of each staged element a load and an addition, and what finds those
-  // of two outputs of four channels, by one warp of a scheduler. Not fitted yet.
-  const double elements = number(family::block_rows * config.columns);
-  // A chunk has half as many channels in TF32, of which mma.sync multiplies a third as many a clock.
-  const double multiply =
-      chunks * (number(config.blocks) * elements / (p.dtype == DataType::float32 ? 14 : 32 * 0.9) + 100) * clock;
-  const double readers = std::min(number(t.tiles), cores);
-  const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
-  const double main = std::max(multiply, read);
-  const double items = number(family::turns_of(t, family::slices_of(t)));
-  const double store = (500 + number(config.blocks) * elements / 128 * 5 + items * 80) * clock;
+  // Fitted to a sweep: elements of the product that take a clock, for a channel of a chunk in 16 bits and half of one in
+  // TF32; and bytes a clock that a multiprocessor gets from the L2 cache, which limits large layers.
+  const double elements = number(config.rows() * config.columns);
+  const double multiply = chunks * (elements / (p.dtype == DataType::float32 ? 12 : 19.4) + 40);
+  const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
+  const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
+  const double main = 1300 + std::max(multiply, read);
+  const double rows = number(p.kernel_h * p.kernel_w * t.channels), turns = number(family::turns_of(t, family::slices_of(t))),
+               taps = number(ceil_div(p.kernel_h, p.stride_h) * ceil_div(p.kernel_w, p.stride_w));
+  const double store = 1380 + rows * config.columns / 11 + turns * (570 + 69 * taps);
   const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
-  const double work = waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store;
-  const double memory = number(p.compulsory_bytes()) / device.bandwidth;
-  const double copying =
-      copies ? 2.5e-6 + number(2 * element_size(p.dtype) * p.x_elements()) / (0.7 * device.bandwidth) : 0;
+  const double work =
+      (waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store) * clock;
+  const double memory = 1.12 * number(p.compulsory_bytes()) / device.bandwidth;
+  const double copying = copies ? 1.8e-6 + number(2 * family::copied_bytes(p, t)) / (0.52 * device.bandwidth) : 0;
   c.estimated_seconds =
-      launch_seconds + 4e-6 + 2500 * clock + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
+      launch_seconds + 3e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
   return c;
 }
 
