@@ -129,112 +129,64 @@ CONVT_DEVICE uint4 exchange(const float (*sums)[2], int32_t lane) {
 
 // Two outputs of a row, side by side, of each channel: where their taps are.
 struct Pair {
-  device::SharedAddress image;  // where its first position is staged, of the tile's first channel
+  device::SharedAddress first;  // of the tile's first channel, of taps that are nowhere
   uint32_t of_row;
   uint2 of_columns;
-  int32_t slice, column;
-  int64_t place;  // in y, from the tile's first output
+  int32_t column;
   bool wanted;
 };
 
-// The outputs of a tile, for a warpgroup.
-template <class Scalar>
-struct Outputs {
-  int32_t channels, images, rows, columns;
-  Scalar* y;  // the first one
-
-  CONVT_DEVICE Outputs(const Params& p, const Tile& tile) {
-    const int32_t first_row = tile.row_tile * p.rows, first_column = tile.column_tile * p.columns;
-    channels = smaller(p.tile_channels, p.out_channels - tile.channel);
-    images = smaller(p.images, p.batch - tile.image);
-    rows = smaller(p.rows, p.h.out - first_row), columns = smaller(p.columns, p.v.out - first_column);
-    y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride + first_column +
-        (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel) * p.y_channel_stride;
-  }
-
-  // All lanes of a warp stay together; those that have no outputs have no taps.
-  template <int Row>
-  CONVT_DEVICE Pair find(const Params& p, const Shared<Row>& shared, int32_t group, int32_t unit) const {
-    Pair pair;
-    auto column = static_cast<uint32_t>(unit);
-    pair.slice = static_cast<int32_t>(device::uniform(p.by_units.divide(column)));
-    uint32_t row = p.by_pairs.divide(column);
-    const uint32_t image = p.by_rows.divide(row);
-    pair.column = static_cast<int32_t>(2 * column);
-    pair.wanted = pair.slice < p.slices && static_cast<int32_t>(image) < images && static_cast<int32_t>(row) < rows &&
-                  pair.column < columns;
-    pair.of_row = pair.wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
-    pair.of_columns = pair.wanted ? device::load_shared_8(shared.columns(group) + 8 * column) : uint2{0, 0};
-    pair.image = shared.staged(group) + 4 * image * static_cast<uint32_t>(p.image_pitch);
-    pair.place = image * p.y_batch_stride + row * p.y_row_stride + pair.column;
-    return pair;
-  }
-};
-
-// `Channels` of a pair that follow each other, of which `count` are outputs; what is summed of the others is nothing.
+// `Channels` of them that follow each other, of which `count` are outputs; what is summed of the others is nothing.
 template <int Channels, class Scalar, int Row>
 CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int32_t group, const Pair& pair,
                                 int32_t channel, int32_t count, int32_t columns, Scalar* to) {
   constexpr uint32_t pitch = 4 * configs[Row].columns;
-  float biases[Channels], sums[Channels][2];
+  const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.kernel_row_pitch - p.h.input_step * p.row_pitch * 4),
+             column_step = static_cast<uint32_t>(p.v.tap_step * p.tap_pitch - p.v.input_step * 4);
+  float sums[Channels][2];
 #pragma unroll
   for (int c = 0; c < Channels; c += 4) {
-    const uint4 v =
+    const uint4 biases =
         device::load_shared_16(shared.address_of_biases(group) + static_cast<uint32_t>(4 * (channel + c)));
-    biases[c] = __uint_as_float(v.x), biases[c + 1] = __uint_as_float(v.y);
-    biases[c + 2] = __uint_as_float(v.z), biases[c + 3] = __uint_as_float(v.w);
+    sums[c][0] = sums[c][1] = __uint_as_float(biases.x), sums[c + 1][0] = sums[c + 1][1] = __uint_as_float(biases.y);
+    sums[c + 2][0] = sums[c + 2][1] = __uint_as_float(biases.z);
+    sums[c + 3][0] = sums[c + 3][1] = __uint_as_float(biases.w);
   }
-#pragma unroll
-  for (int c = 0; c < Channels; ++c) sums[c][0] = sums[c][1] = 0;
-  const device::SharedAddress nowhere = pair.image + static_cast<uint32_t>(channel) * pitch;
+  const device::SharedAddress nowhere = pair.first + static_cast<uint32_t>(channel) * pitch;
   const int32_t row_taps = count_of(pair.of_row), left = count_of(pair.of_columns.x),
-                right = count_of(pair.of_columns.y);
+                right = count_of(pair.of_columns.y), most = larger(left, right);
   device::SharedAddress row = nowhere + offset_of(pair.of_row);
-  // Where a column has no tap, something is read for nothing.
-  const auto add = [&](const device::SharedAddress(&from)[2], bool first, bool second) {
-    const bool there[2] = {first, second};
-    uint32_t v[Channels][2];
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const device::SharedAddress at = there[e] ? from[e] : nowhere;
-#pragma unroll
-      for (int c = 0; c < Channels; ++c) v[c][e] = device::load_shared_4(at + static_cast<uint32_t>(c) * pitch);
-    }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      if (!there[e]) continue;
-#pragma unroll
-      for (int c = 0; c < Channels; ++c) sums[c][e] += __uint_as_float(v[c][e]);
-    }
-  };
-  device::SharedAddress from[2] = {row + offset_of(pair.of_columns.x), row + offset_of(pair.of_columns.y)};
-  if (p.one_tap) {
-    add(from, row_taps > 0 && left > 0, row_taps > 0 && right > 0);
-  } else {
-    const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.kernel_row_pitch - p.h.input_step * p.row_pitch * 4),
-               column_step = static_cast<uint32_t>(p.v.tap_step * p.tap_pitch - p.v.input_step * 4);
-    const int32_t most = larger(left, right);
 #pragma unroll 1
-    for (int32_t j = 0; j < row_taps; ++j) {
+  for (int32_t j = 0; j < row_taps; ++j, row += row_step) {
+    device::SharedAddress from[2] = {row + offset_of(pair.of_columns.x), row + offset_of(pair.of_columns.y)};
 #pragma unroll 1
-      for (int32_t l = 0; l < most; ++l, from[0] += column_step, from[1] += column_step) add(from, l < left, l < right);
-      row += row_step;
-      from[0] = row + offset_of(pair.of_columns.x), from[1] = row + offset_of(pair.of_columns.y);
+    for (int32_t l = 0; l < most; ++l, from[0] += column_step, from[1] += column_step) {
+      // Beyond a column's last tap, something is read for nothing.
+      const bool there[2] = {l < left, l < right};
+      uint32_t v[Channels][2];
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const device::SharedAddress at = there[e] ? from[e] : nowhere;
+#pragma unroll
+        for (int c = 0; c < Channels; ++c) v[c][e] = device::load_shared_4(at + static_cast<uint32_t>(c) * pitch);
+      }
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        if (!there[e]) continue;
+#pragma unroll
+        for (int c = 0; c < Channels; ++c) sums[c][e] += __uint_as_float(v[c][e]);
+      }
     }
   }
-#pragma unroll
-  for (int c = 0; c < Channels; ++c) sums[c][0] += biases[c], sums[c][1] += biases[c];
   if constexpr (sizeof(Scalar) == 2) {
     if (p.store_width == 8) {
       const auto lane = static_cast<int32_t>(threadIdx.x) % 32, mine = lane % 4;
-      uint4 v[Channels / 4];
 #pragma unroll
-      for (int c = 0; c < Channels; c += 4) v[c / 4] = exchange<Scalar>(&sums[c], lane);
-      to += mine * p.y_channel_stride - 2 * mine;
-      const int32_t stored = pair.wanted ? count - mine : 0;
-#pragma unroll
-      for (int c = 0; c < Channels; c += 4, to += 4 * p.y_channel_stride) {
-        if (c < stored) device::store_global_16(to, v[c / 4].x, v[c / 4].y, v[c / 4].z, v[c / 4].w);
+      for (int c = 0; c < Channels; c += 4) {
+        const uint4 v = exchange<Scalar>(&sums[c], lane);
+        if (pair.wanted && c + mine < count) {
+          device::store_global_16(to + (c + mine) * p.y_channel_stride - 2 * mine, v.x, v.y, v.z, v.w);
+        }
       }
       return;
     }
@@ -259,23 +211,37 @@ CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int3
 template <class Scalar, int Row>
 CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
-  const Outputs<Scalar> outputs(p, tile);
+  const int32_t lane = thread % 32;
+  const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
+  const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
+  const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.v.out - first_column);
+  const int32_t images = smaller(p.images, p.batch - tile.image);
+  auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
+                  first_column +
+                  (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel) * p.y_channel_stride;
   const int32_t units = static_cast<int32_t>(p.by_units.divisor) * p.slices;
-  Pair next = outputs.find(p, shared, group, thread);
 #pragma unroll 1
-  for (int32_t unit = thread; unit - thread % 32 < units; unit += group_threads) {
-    // Looked for a turn ahead: it takes long.
-    const Pair pair = next;
-    next = outputs.find(p, shared, group, unit + group_threads);
+  for (int32_t unit = thread; unit - lane < units; unit += group_threads) {
+    auto column = static_cast<uint32_t>(unit);
+    const auto slice = static_cast<int32_t>(device::uniform(p.by_units.divide(column)));
+    uint32_t row = p.by_pairs.divide(column);
+    const uint32_t image = p.by_rows.divide(row);
+    Pair pair;
+    pair.column = static_cast<int32_t>(2 * column);
+    // All lanes of a warp stay together; those that have no outputs have no taps.
+    pair.wanted = static_cast<int32_t>(image) < images && static_cast<int32_t>(row) < rows && pair.column < columns;
+    pair.of_row = pair.wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
+    pair.of_columns = pair.wanted ? device::load_shared_8(shared.columns(group) + 8 * column) : uint2{0, 0};
+    pair.first = shared.staged(group) + 4 * image * static_cast<uint32_t>(p.image_pitch);
+    Scalar* const to = y + image * p.y_batch_stride + row * p.y_row_stride + pair.column;
 #pragma unroll 1
-    for (int32_t channel = pair.slice * most_together; channel < outputs.channels;
-         channel += p.slices * most_together) {
-      const int32_t count = outputs.channels - channel;
-      Scalar* const to = outputs.y + pair.place + channel * p.y_channel_stride;
+    for (int32_t channel = slice * most_together; channel < channels; channel += p.slices * most_together) {
+      const int32_t count = channels - channel;
+      Scalar* const at = to + channel * p.y_channel_stride;
       if (count > most_together / 2) {
-        fold_channels<most_together>(p, shared, group, pair, channel, count, outputs.columns, to);
+        fold_channels<most_together>(p, shared, group, pair, channel, count, columns, at);
       } else {
-        fold_channels<most_together / 2>(p, shared, group, pair, channel, count, outputs.columns, to);
+        fold_channels<most_together / 2>(p, shared, group, pair, channel, count, columns, at);
       }
     }
   }

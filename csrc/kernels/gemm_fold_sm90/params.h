@@ -27,7 +27,6 @@ struct Params {
   int32_t memory_row, memory_image, next_image, next_position;
   int32_t store_width;  // elements of y at once
   bool copies_x;        // the kernel before this one does
-  bool one_tap;         // no output has more
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
   Divisor by_units, by_pairs, by_rows, by_taps, by_kernel_columns;  // of a tile
   Divisor stride_h, stride_v;
@@ -93,7 +92,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.memory_row = narrow(t.memory_row), q.memory_image = narrow(t.memory_image);
   q.next_image = t.next_is_image ? 1 : 0, q.next_position = t.next_is_image ? 0 : q.memory_row;
   q.store_width = store_width(p, t, o.result);
-  q.one_tap = p.kernel_h <= p.axis_h().tap_step && p.kernel_w <= p.axis_w().tap_step;
   q.output_tiles = Divisor(t.output_tiles), q.column_tiles = Divisor(t.column_tiles);
   q.row_tiles = Divisor(t.row_tiles), q.image_tiles = Divisor(t.image_tiles), q.segments = Divisor(t.segments);
   q.tap_pitch = narrow(t.channels * 4 * config.columns + kernel_column_gap);
