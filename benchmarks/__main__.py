@@ -112,6 +112,8 @@ def parser():
     sub["calibrate"].add_argument("csv", type=Path, nargs="+", metavar="CSV", help="a <gpu>-sweep.csv")
     sub["calibrate"].add_argument("--output", type=Path, required=True, metavar="FILE",
                                   help="for example csrc/plan/calibration.inc")  # fmt: skip
+    text = "take only what is at most so many times the fastest of its cell, for example 1.3 (all)"
+    sub["calibrate"].add_argument("--near", type=float, default=inf, metavar="TIMES", help=text)
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
@@ -288,7 +290,7 @@ def command_calibrate(top, arguments, argv):
         if not results.rows or path.name != results.csv_path.name:
             top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
         rows |= results.rows
-    arguments.output.write_text(calibrate.text(rows.values()))
+    arguments.output.write_text(calibrate.text(rows.values(), arguments.near))
     return 0
 
 

@@ -2,7 +2,12 @@
 
 For each configuration, precision and layout, log(time) = log(scale) + exponent * log(model) by least squares, with the
 exponent drawn towards 1 where there are few rows or all of them are of one size. Times are in microseconds.
+
+The planner chooses among configurations that are about as fast as each other. What a model says of those that are far
+from the fastest of their cell does not matter, and may be left out.
 """
+
+from math import inf
 
 import numpy as np
 
@@ -29,15 +34,24 @@ def fit(modelled, measured):
     return float(np.exp(y.mean() - exponent * x.mean())), exponent
 
 
-def table(rows):
-    """[(configuration, {(precisions, layout): (scale, exponent)})] of a sweep's rows, dicts as in its CSV."""
-    measured = {}
+def table(rows, near=inf):
+    """[(configuration, {(precisions, layout): (scale, exponent)})] of a sweep's rows, dicts as in its CSV.
+
+    Args:
+        near: only rows of at most so many times their cell's fastest.
+    """
+    cells = {}
     for row in rows:
         if row["configuration"] == TORCH or row["op"] != "forward" or not row["us_median"] or is_wrong(row):
             continue
-        for precisions in PRECISIONS:
-            if row["precision"] in precisions:
-                key = row["configuration"], precisions, row["layout"]
+        cells.setdefault((row["case"], row["precision"], row["layout"]), []).append(row)
+    measured = {}
+    for (_, precision, layout), cell in cells.items():
+        (precisions,) = [group for group in PRECISIONS if precision in group]
+        fastest = min(float(row["us_median"]) for row in cell)
+        for row in cell:
+            if float(row["us_median"]) <= near * fastest:
+                key = row["configuration"], precisions, layout
                 measured.setdefault(key, []).append((float(row["modelled_us"]), float(row["us_median"])))
     result = []
     for configuration in sorted({name for name, _, _ in measured}):
@@ -52,14 +66,14 @@ def table(rows):
     return result
 
 
-def text(rows):
+def text(rows, near=inf):
     """csrc/plan/calibration.inc."""
     lines = [
         "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, then",
         "// TF32, then 16 bits; of each NCHW and NHWC.",
         "// clang-format off",
     ]
-    for configuration, of in table(rows):
+    for configuration, of in table(rows, near):
         pairs = [[f"{{{of[p, n][0]:.3g}, {of[p, n][1]:.3g}}}" for n in LAYOUTS] for p in PRECISIONS]
         inner = ", ".join(f"{{{', '.join(pair)}}}" for pair in pairs)
         lines.append(f'{{"{configuration}", {{{inner}}}}},')

@@ -295,9 +295,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     }
     device::named_barrier(1 + group, group_threads);
     fold<Scalar>(p, shared, tile, group);
-    // All threads have read: the next tile may be staged, and its tables be written.
+    if (staged_buffers(config) == 1) device::mbarrier_arrive(shared.stages(group ^ 1));
+    // All threads have read: the next tile's tables may be written, and the tile be staged.
     device::named_barrier(1 + group, group_threads);
-    if (staged_buffers(config) == 1) device::mbarrier_arrive_if(shared.stages(group ^ 1), lane == 0);
     chunks_before += static_cast<uint32_t>(2 * p.chunks);
   }
 }
@@ -319,8 +319,9 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
     device::mbarrier_init(shared.full(stage), 1);
     device::mbarrier_init(shared.empty(stage), group_threads / 32);
     device::mbarrier_init_fence();
-  } else if (thread >= 32 && thread < 36) {
+  } else if (thread >= 32 && thread < 34) {
     device::mbarrier_init(shared.multiplies(thread - 32), group_threads / 32);
+    device::mbarrier_init(shared.stages(thread - 32), group_threads);
     device::mbarrier_init_fence();
   }
   __syncthreads();
