@@ -105,7 +105,7 @@ def test_one_small_image_fills_the_gpu():
     best = min(fitting, key=lambda c: c.estimated_seconds)
     assert best.configuration.startswith("n48_p192")
     assert best.plan.grid > 0.9 * 132
-    assert convt.explain(x, w, device="h200", **PIX2PIX.arguments).algorithm == "column"
+    assert convt.explain(x, w, device="a100", **PIX2PIX.arguments).algorithm == "column"
 
 
 def test_refusals_say_why():

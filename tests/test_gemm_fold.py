@@ -91,7 +91,10 @@ def test_real_layers_fit(p, precision):
 
 def test_plans_of_small_layers_use_it():
     """Layers that wait for a kernel that packs or transposes longer than for their own."""
-    for p in (Problem(16, 256, 128, (8, 8), (4, 4), (2, 2), (1, 1)), Problem(1, 512, 256, (1, 86), (1, 16), (1, 8), (0, 4))):
+    for p in (
+        Problem(16, 256, 128, (8, 8), (4, 4), (2, 2), (1, 1)),
+        Problem(1, 512, 256, (1, 86), (1, 16), (1, 8), (0, 4)),
+    ):
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
             assert plan(p, dtype).algorithm == "gemm_fold_sm90"
 

@@ -430,7 +430,8 @@ def test_calibration_of_made_up_rows(tmp_path):
     def row(configuration, precision, layout, modelled, us, rel_l2="1e-7"):
         return {
             "configuration": configuration, "op": "forward", "precision": precision, "layout": layout,
-            "case": f"of {modelled}", "modelled_us": str(modelled), "us_median": str(us), "rel_l2": rel_l2, "rel_l2_torch": rel_l2,
+            "case": f"of {modelled}", "modelled_us": str(modelled), "us_median": str(us),
+            "rel_l2": rel_l2, "rel_l2_torch": rel_l2,
         }  # fmt: skip
 
     sizes = [2.0**k for k in range(1, 12)] * 20

@@ -6,7 +6,7 @@
 
 namespace convt {
 
-// As transposed_taps(), whose divisions take some 500 clocks: without dilation there are none.
+// As transposed_taps(), whose divisions take some hundred clocks: without dilation there are none.
 CONVT_DEVICE Taps<int32_t> taps_of(const Axis<int32_t>& a, const Divisor& stride, int32_t o) {
   if (a.dilation != 1) return transposed_taps(a, o);
   auto tap = static_cast<uint32_t>(o + a.padding);

@@ -49,10 +49,9 @@ inline constexpr int32_t most_together = 8;  // channels that a thread sums at a
 inline constexpr int32_t copy_threads = 256, copy_pairs = 4, copy_positions = 2 * copy_threads * copy_pairs;
 
 constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_rows) * block_bytes; }
-// A tile is staged as float32, [kernel row][kernel column][channel][position]. With 32 bytes between kernel columns, lanes
-// of four rows of the product write to different banks; with 64 between kernel rows, of which two rows of y have every
-// second one, lanes that sum both read from different ones. Beyond the last channel, a thread that sums several reads
-// up to three more.
+// A tile is staged as float32, [kernel row][kernel column][channel][position]. With 32 bytes between kernel columns,
+// lanes of four rows of the product write to different banks. With 64 between kernel rows, so do lanes that read for
+// two rows of y, of a stride of two. Beyond the last channel, a thread that sums several reads up to three more.
 constexpr int32_t kernel_column_gap = 32, kernel_row_gap = 64;
 constexpr int32_t staged_bytes(const Config& c) {
   return c.rows() * (4 * c.columns + kernel_column_gap) + c.rows() / 2 * kernel_row_gap + 3 * 4 * c.columns;

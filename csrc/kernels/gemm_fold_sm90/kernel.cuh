@@ -100,7 +100,8 @@ CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Ti
   // A row may end with half a pair.
   const int32_t columns = smaller(p.columns, p.v.out - column);
   for (int32_t i = thread; i < columns + columns % 2; i += group_threads) {
-    const uint32_t word = i < columns ? word_of(taps_of(p.v, p.stride_v, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
+    const uint32_t word =
+        i < columns ? word_of(taps_of(p.v, p.stride_v, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
     device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
 }

@@ -18,9 +18,9 @@ struct Params {
   int32_t chunks, tiles;
   int32_t batch, out_channels;  // channels of a group
   int32_t taps, tile_channels;
-  int32_t tap_pitch, kernel_row_pitch;  // bytes from a tap to the next of what is staged, from a row of taps
-  int32_t slices;     // a thread has every so-manieth of a pair's channels, most_together at a time
-  int32_t images, rows, columns;  // of a tile; rows and columns of y
+  int32_t tap_pitch, kernel_row_pitch;  // of what is staged: bytes from a tap, or a row of them, to the next
+  int32_t slices;                       // of channels: each thread has the pairs of one
+  int32_t images, rows, columns;        // of a tile; rows and columns of y
   int32_t first_row, row_step, first_column, column_step, image_pitch, row_pitch;
   // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
   // the one before begins so many images and elements further.

@@ -48,10 +48,10 @@ CONVT_DEVICE int32_t staged_row(const Params& p, int32_t row, int32_t skipped) {
   auto tap = static_cast<uint32_t>(larger(row - skipped, 0));
   const auto channel = static_cast<int32_t>(p.by_taps.divide(tap));
   const auto kernel_row = static_cast<int32_t>(p.by_kernel_columns.divide(tap));
-  return row < skipped || channel >= p.tile_channels ? -1
-                                                     : kernel_row * p.kernel_row_pitch +
-                                                           static_cast<int32_t>(tap) * p.tap_pitch +
-                                                           channel * 4 * configs[Row].columns;
+  return row < skipped || channel >= p.tile_channels
+             ? -1
+             : kernel_row * p.kernel_row_pitch + static_cast<int32_t>(tap) * p.tap_pitch +
+                   channel * 4 * configs[Row].columns;
 }
 
 // Sums of two columns of a row, to where a tile is staged.

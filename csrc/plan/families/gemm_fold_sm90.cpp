@@ -66,14 +66,16 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
   const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
-  // Fitted to a sweep: elements of the product that take a clock, for a channel of a chunk in 16 bits and half of one in
-  // TF32; and bytes a clock that a multiprocessor gets from the L2 cache, which limits large layers.
+  // Constants are fitted to a sweep of all layers on an H200. A tile: its products, or what they are of, of which a
+  // multiprocessor gets 37.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler,
+  // which waits for each turn's.
   const double elements = number(config.rows() * config.columns);
   const double multiply = chunks * (elements / (p.dtype == DataType::float32 ? 12 : 19.4) + 40);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
   const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
   const double main = 1300 + std::max(multiply, read);
-  const double rows = number(p.kernel_h * p.kernel_w * t.channels), turns = number(family::turns_of(t, family::slices_of(t))),
+  const double rows = number(p.kernel_h * p.kernel_w * t.channels),
+               turns = number(family::turns_of(t, family::slices_of(t))),
                taps = number(ceil_div(p.kernel_h, p.stride_h) * ceil_div(p.kernel_w, p.stride_w));
   const double store = 1380 + rows * config.columns / 11 + turns * (570 + 69 * taps);
   const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
@@ -81,8 +83,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       (waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store) * clock;
   const double memory = 1.12 * number(p.compulsory_bytes()) / device.bandwidth;
   const double copying = copies ? 1.8e-6 + number(2 * family::copied_bytes(p, t)) / (0.52 * device.bandwidth) : 0;
-  c.estimated_seconds =
-      launch_seconds + 3e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
+  c.estimated_seconds = launch_seconds + 3e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
   return c;
 }
 
