@@ -49,13 +49,6 @@ CONVT_DEVICE uint4 load_shared_16(SharedAddress from) {
 CONVT_DEVICE void store_shared_4(SharedAddress to, float a) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(a) : "memory");
 }
-// Sums of wgmma are to stay what they are: as words, the compiler would have products wait for each other.
-CONVT_DEVICE void store_shared_8(SharedAddress to, float a, float b) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(a), "f"(b) : "memory");
-}
-CONVT_DEVICE void store_shared_16(SharedAddress to, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
 CONVT_DEVICE void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) {
   asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }

@@ -592,10 +592,6 @@ inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const 
 inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
 inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
 inline void store_shared_4(SharedAddress to, float a) { *reinterpret_cast<float*>(to) = a; }
-inline void store_shared_8(SharedAddress to, float a, float b) { *reinterpret_cast<float2*>(to) = {a, b}; }
-inline void store_shared_16(SharedAddress to, float a, float b, float c, float d) {
-  *reinterpret_cast<float4*>(to) = {a, b, c, d};
-}
 inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
 inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   *reinterpret_cast<uint4*>(to) = {a, b, c, d};
@@ -1038,8 +1034,7 @@ inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank]
   const int32_t pattern = std::max(128, 8 * layout.swizzle_bytes);
   if (shared % static_cast<SharedAddress>(pattern) != 0 || (layout.box[2] != 1 && layout.box[3] != 1) ||
       layout.box[4] != 1) {
-    simt::fail(
-        "a box that is stored has rows in one dimension, one image, and begins where the swizzle's pattern does");
+    simt::fail("a box that is stored has rows in one dimension, one image, and begins where the swizzle's pattern does");
   }
   const int64_t unit = 16 / layout.element_bytes;
   for (int32_t r = 0; r < layout.box[2] * layout.box[3]; ++r) {

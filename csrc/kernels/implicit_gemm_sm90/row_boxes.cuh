@@ -127,9 +127,10 @@ struct RowsInBoxes {
             if constexpr (sizeof(Scalar) == 2) {
               device::store_shared_8(its, pack(Scalar{}, v[0], u[0]), pack(Scalar{}, v[1], u[1]));
             } else if constexpr (Phases == 1) {
-              device::store_shared_8(its, v[0], v[1]);
+              device::store_shared_8(its, __float_as_uint(v[0]), __float_as_uint(v[1]));
             } else {
-              device::store_shared_16(its, v[0], u[0], v[1], u[1]);
+              device::store_shared_16(its, __float_as_uint(v[0]), __float_as_uint(u[0]), __float_as_uint(v[1]),
+                                      __float_as_uint(u[1]));
             }
           }
         }
