@@ -38,9 +38,9 @@ void launch_row(int32_t row, const family::Launch& launch) {
 template <Mode mode>
 bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
-  // Few problems have such weights by chance, or such rows of x.
+  // Few problems have such weights by chance, or such rows of x or of y.
   const bool in_place = mode != Mode::ieee && pick(0, 2) == 0;
-  const bool boxes = pick(0, 2) == 0;
+  const bool boxes = pick(0, 2) == 0, row_boxes = sizeof(Scalar) == 2 && pick(0, 2) == 0;
   for (;;) {
     const Case<Scalar> c(random_problem(dtype, precision));
     Problem p = c.p;
@@ -111,6 +111,8 @@ bool run(DataType dtype, Precision precision) {
       shape.reuse = static_cast<int32_t>(reuse), shape.patch_stages = std::max(stages, family::fewest_patch_stages);
       break;
     }
+    if (row_boxes && (family::channels_innermost(p) || !family::stores_boxes(config, p, nullptr, tables, shape)))
+      continue;
     // A block takes several tiles.
     plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
@@ -138,8 +140,8 @@ bool run(DataType dtype, Precision precision) {
     if (family::uses_wide_x_map(launch.params)) {
       launch.params.wide_x_map = device::make_tensor_map(launch.wide_x_map);
     }
-    for (int64_t phase = 0; launch.params.store_boxes && phase < p.stride_w; ++phase) {
-      launch.params.y_maps[phase] = device::make_tensor_map(launch.y_maps[phase]);
+    for (int32_t i = 0; i < family::y_map_count(launch.params); ++i) {
+      launch.params.y_maps[i] = device::make_tensor_map(launch.y_maps[i]);
     }
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
@@ -151,8 +153,10 @@ bool run(DataType dtype, Precision precision) {
         std::to_string(t.column_phases) + ", boxes " + std::to_string(launch.params.copy_boxes) +
         (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
         std::to_string(launch.params.weight_stages) + (launch.params.weights_stay ? " (stay)" : "") +
-        (launch.params.store_boxes ? ", stores boxes" : "") + ", variant " +
-        std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) +
+        (!launch.params.store_boxes         ? ""
+         : launch.params.channels_innermost ? ", stores boxes"
+                                            : ", stores boxes of rows") +
+        ", variant " + std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) +
         (shape.weights_in_place ? " in place" : "") + (p.bias_period > 0 ? ", folded" : "") + ", reuse " +
         std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });

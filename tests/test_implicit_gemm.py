@@ -390,6 +390,28 @@ def test_rows_in_boxes(rows, precision):
     check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 
+# Rows of y of whole 16 bytes: the copy engine writes those of 16-bit types.
+ROWS_OF_Y = {
+    "rows": Problem(2, 40, 72, (5, 190), (3, 3), (1, 1), (1, 2)),
+    "squares": Problem(3, 64, 136, (21, 24), (3, 3), (1, 1), (1, 1)),
+    "rows of two phases": Problem(2, 64, 40, (4, 148), (4, 4), (2, 2), (1, 1)),
+    "squares of two phases": Problem(3, 128, 200, (19, 20), (4, 4), (2, 2), (1, 1)),
+    "phases of rows that are no dimension": Problem(2, 64, 64, (20, 20), (4, 4), (2, 2), (1, 1), (1, 0)),
+    "groups": Problem(2, 96, 176, (18, 20), (4, 4), (2, 2), (1, 1), groups=2),
+    "stride 3 by 2": Problem(2, 64, 64, (13, 28), (3, 4), (3, 2), (0, 1)),
+    "no whole unit": Problem(2, 64, 64, (20, 21), (4, 4), (2, 2), (1, 1)),
+}
+
+
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("layer", ROWS_OF_Y)
+def test_rows_of_y(layer, precision):
+    p, dtype = ROWS_OF_Y[layer], dtype_of(precision)
+    x, w = (random_tensor(shape, dtype, "cuda") for shape in (p.x_shape, p.w_shape))
+    check_all(p, x, w, precision, only="implicit_gemm_sm90")
+
+
 @pytest.mark.gpu
 @modes
 @pytest.mark.parametrize("layer", STACKED)
@@ -426,11 +448,12 @@ def test_the_same_bits_on_every_stream(configuration, precision):
 
 @pytest.mark.gpu
 @modes
+@pytest.mark.parametrize("width", (9, 8), ids=("rows of 16 bytes", "rows of 7"))
 @pytest.mark.parametrize("configuration", SOME)
-def test_nan_and_inf_spread_by_taps_only(configuration, precision):
+def test_nan_and_inf_spread_by_taps_only(configuration, width, precision):
     if not takes(configuration, precision):
         pytest.skip("this configuration does not take the mode")
-    p, dtype = Problem(1, 8, 16, (6, 9), (3, 4), (2, 1), (1, 2)), dtype_of(precision)
+    p, dtype = Problem(1, 8, 16, (6, width), (3, 4), (2, 1), (1, 2)), dtype_of(precision)
     rng = random.Random(0)
     ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
     for pair, reached, _, where in spoilt_operands(p, rng, *ones, times=6):

@@ -38,6 +38,7 @@ inline bool make_tensor_map(const TensorMapLayout& layout, TensorMap& map) {
                                    : layout.element_bytes == 4 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                                                : CU_TENSOR_MAP_DATA_TYPE_UINT16;
   const CUtensorMapSwizzle swizzle = layout.swizzle_bytes == 128  ? CU_TENSOR_MAP_SWIZZLE_128B
+                                     : layout.swizzle_bytes == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : layout.swizzle_bytes == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                                   : CU_TENSOR_MAP_SWIZZLE_NONE;
   return encode(reinterpret_cast<CUtensorMap*>(&map), type, tensor_map_rank, const_cast<void*>(layout.base), sizes,

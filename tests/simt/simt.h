@@ -853,7 +853,7 @@ inline TensorMap make_tensor_map(const TensorMapLayout& layout) {
 
 // What the swizzle of rows of so many bytes makes of an address.
 inline SharedAddress swizzled(SharedAddress a, int32_t bytes = 128) {
-  return bytes == 128 ? a ^ (a >> 3 & 0x70) : bytes == 32 ? a ^ (a >> 3 & 0x10) : a;
+  return bytes == 0 ? a : a ^ (a >> 3 & static_cast<SharedAddress>(bytes - 16));
 }
 
 inline void prefetch_tensor_map(const TensorMap&) {}
@@ -1031,8 +1031,11 @@ inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank]
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));
   if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
-  if (shared % 1024 != 0 || (layout.box[2] != 1 && layout.box[3] != 1) || layout.box[4] != 1) {
-    simt::fail("a box that is stored has rows in one dimension, one image, and begins at a multiple of 1024 bytes");
+  const int32_t pattern = std::max(128, 8 * layout.swizzle_bytes);
+  if (shared % static_cast<SharedAddress>(pattern) != 0 || (layout.box[2] != 1 && layout.box[3] != 1) ||
+      layout.box[4] != 1) {
+    simt::fail(
+        "a box that is stored has rows in one dimension, one image, and begins where the swizzle's pattern does");
   }
   const int64_t unit = 16 / layout.element_bytes;
   for (int32_t r = 0; r < layout.box[2] * layout.box[3]; ++r) {

@@ -141,6 +141,7 @@ struct Pair {
 template <int Channels, class Scalar, int Row>
 CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int32_t group, const Pair& pair,
                                 int32_t channel, int32_t count, int32_t columns, Scalar* to) {
+  static_assert(Channels % 4 == 0, "biases are read four at a time");
   constexpr uint32_t pitch = 4 * configs[Row].columns;
   const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.kernel_row_pitch - p.h.input_step * p.row_pitch * 4),
              column_step = static_cast<uint32_t>(p.v.tap_step * p.tap_pitch - p.v.input_step * 4);

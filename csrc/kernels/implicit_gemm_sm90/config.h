@@ -94,11 +94,17 @@ constexpr int32_t staged_positions(const Config& c, int64_t element_bytes) {
 inline constexpr int32_t fewest_box_positions = 32;
 // Phases of the columns of which the copy engine may write outputs, each by a map of its own.
 inline constexpr int32_t most_y_maps = 2;
-// Whether it may write a tile's, as far as the configuration says.
+// Whether it may write a tile's, as far as the configuration says: where channels are innermost, and where rows are.
 constexpr bool has_store_boxes(const Config& c, int64_t element_bytes) {
   const int32_t positions = staged_positions(c, element_bytes);
   return c.width % positions == 0 && positions >= fewest_box_positions;
 }
+// (Boxes of rows of float32 take longer than what threads write.)
+constexpr bool has_row_boxes(const Config& c, int64_t element_bytes) {
+  return element_bytes == 2 && c.width % staged_positions(c, element_bytes) == 0;
+}
+// So do those with shorter rows than a sector of memory.
+inline constexpr int32_t fewest_row_bytes = 32;
 
 // Parts of a float32: TF32 numbers whose sum it is. Both are in a stage, so that a step multiplies all of its products.
 constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }

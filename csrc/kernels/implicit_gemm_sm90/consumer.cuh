@@ -1,8 +1,11 @@
 // The consumers: two warpgroups multiply, and write their sums.
 #pragma once
 
+#include <type_traits>
+
 #include "epilogue.cuh"
 #include "producer.cuh"
+#include "row_boxes.cuh"
 
 namespace convt::implicit_gemm_sm90 {
 
@@ -427,49 +430,57 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
     }
 
+    const int32_t barrier = 4 + group;
+    const auto buffers_of_group = [&] {
+      return device::dynamic_shared_address() +
+             static_cast<uint32_t>(
+                 p.sums_at + opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
+    };
+    // The copy engine writes what the warpgroup stages, in one layout or the other.
+    const auto store_boxes = [&](auto layout) {
+      using Layout = typename decltype(layout)::type;
+      const device::SharedAddress buffers = buffers_of_group();
+      const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
+      // A thread's bulk stores are its own: the same one of a warp issues them all. The general kernel has no
+      // registers for what the warp would keep beside its sums: there it is one thread that computes all anew for
+      // each slab.
+      const bool stores = general ? group_thread == 0 : device::uniform(static_cast<uint32_t>(w.warp)) == 0;
+      constexpr int slabs = pieces * Layout::slabs;
+      typename Layout::Boxes to(p, at, w.group_m, w.group_n * pieces, 0);
+#pragma unroll 1
+      for (int s = 0; s < slabs; ++s) {
+        const int turn_of_buffer = slabs % 2 == 0 ? s : static_cast<int>(stored++);
+        const device::SharedAddress buffer = buffers + static_cast<uint32_t>(turn_of_buffer % 2 * (staged_bytes / 2));
+#pragma unroll
+        for (int k = 0; k < slabs; ++k) {
+          if (s == k) Layout::stage(p, sums, k, buffer, group_thread / 32, group_thread % 32);
+        }
+        device::fence_async_proxy();
+        // Behind the barrier the other buffer has been read.
+        if (stores) device::bulk_wait_read<0>();
+        device::named_barrier(barrier, Layout::threads);
+        if (stores) {
+          if (general || (pieces > 1 && s == Layout::slabs)) to = {p, at, w.group_m, w.group_n * pieces, s};
+          to.template store<!general>(p, p.sets[at.set], buffer);
+          device::bulk_commit();
+        }
+      }
+      if (at_edge && device::named_barrier_or(barrier, Layout::threads, edge)) [[unlikely]] {
+        // What is looked at again has been written.
+        if (stores) device::bulk_wait();
+        device::named_barrier(barrier, Layout::threads);
+        if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
+      }
+    };
+
     if (boxes || channels || (general && p.channels_innermost)) {
       using Layout = ChannelsLast<mode, Row>;
-      const int32_t barrier = 4 + group;
-      const device::SharedAddress buffers =
-          device::dynamic_shared_address() +
-          static_cast<uint32_t>(p.sums_at +
-                                opaque(group) * (4 * blocks * block_words<Row> * static_cast<int32_t>(sizeof(float))));
-      const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       if (boxes || (general && p.store_boxes)) {
-        // A thread's bulk stores are its own: the same one of a warp issues them all. The general kernel has no
-        // registers for what the warp would keep beside its sums: there it is one thread that computes all anew for
-        // each slab.
-        const bool stores = general ? group_thread == 0 : device::uniform(static_cast<uint32_t>(w.warp)) == 0;
-        constexpr int slabs = pieces * Layout::slabs;
-        typename Layout::Boxes to(p, at, w.group_m, w.group_n * pieces, 0);
-#pragma unroll 1
-        for (int s = 0; s < slabs; ++s) {
-          const int turn_of_buffer = slabs % 2 == 0 ? s : static_cast<int>(stored++);
-          const device::SharedAddress buffer = buffers + static_cast<uint32_t>(turn_of_buffer % 2 * (staged_bytes / 2));
-#pragma unroll
-          for (int k = 0; k < slabs; ++k) {
-            if (s == k) Layout::stage(sums, k, buffer, group_thread / 32, group_thread % 32);
-          }
-          device::fence_async_proxy();
-          // Behind the barrier the other buffer has been read.
-          if (stores) device::bulk_wait_read<0>();
-          device::named_barrier(barrier, Layout::threads);
-          if (stores) {
-            if (general || (pieces > 1 && s == Layout::slabs)) {
-              to = {p, at, w.group_m, w.group_n * pieces + s / Layout::slabs, s % Layout::slabs * Layout::positions};
-            }
-            to.template store<!general>(p, p.sets[at.set], buffer);
-            device::bulk_commit();
-          }
-        }
-        if (at_edge && device::named_barrier_or(barrier, Layout::threads, edge)) [[unlikely]] {
-          // What is looked at again has been written.
-          if (stores) device::bulk_wait();
-          device::named_barrier(barrier, Layout::threads);
-          if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
-        }
+        store_boxes(std::type_identity<Layout>{});
         continue;
       }
+      const device::SharedAddress buffers = buffers_of_group();
+      const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
       typename Layout::Writer writer(p, at, w.group_m, group_thread);
       // Others may read the last slab of the tile before.
       device::named_barrier(barrier, Layout::threads);
@@ -479,7 +490,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         // Only what stages a slab is chosen by its number: sums are registers.
 #pragma unroll
         for (int k = 0; k < pieces * Layout::slabs; ++k) {
-          if (s == k) Layout::stage(sums, k, buffer, group_thread / 32, group_thread % 32);
+          if (s == k) Layout::stage(p, sums, k, buffer, group_thread / 32, group_thread % 32);
         }
         const int32_t piece = w.group_n * pieces + s / Layout::slabs, first = s % Layout::slabs * Layout::positions;
         if (first == 0 && !p.gather) {
@@ -494,6 +505,13 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
       }
       continue;
+    }
+
+    if constexpr (!boxes && !channels && has_row_boxes(config, sizeof(Scalar))) {
+      if (p.store_boxes) {
+        store_boxes(std::type_identity<RowsInBoxes<mode, Row>>{});
+        continue;
+      }
     }
 
     // A slab at a time through shared memory of the warp's own.
@@ -577,7 +595,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
   }
   // Shared memory stays until the last boxes have been read.
-  if ((boxes || general) && p.store_boxes && thread % 128 < 32) device::bulk_wait_read<0>();
+  if (!channels && p.store_boxes && thread % 128 < 32) device::bulk_wait_read<0>();
 }
 
 }  // namespace convt::implicit_gemm_sm90

@@ -356,7 +356,8 @@ struct ChannelsLast {
 
   // A warp's part of slab `k` of the warpgroup's: sums[block][piece] are as wgmma leaves them.
   template <class Sums>
-  CONVT_DEVICE static void stage(const Sums& sums, int k, device::SharedAddress to, int32_t warp, int32_t lane) {
+  CONVT_DEVICE static void stage(const Params&, const Sums& sums, int k, device::SharedAddress to, int32_t warp,
+                                 int32_t lane) {
     constexpr int groups = config.width / 8, groups_of_slab = positions / 8;
     const int piece = k / slabs, first = k % slabs * groups_of_slab;
 #pragma unroll
@@ -402,10 +403,10 @@ struct ChannelsLast {
     int32_t rank;        // of the first block's phase of the columns
     int32_t next, rows;  // positions, or rows of y, from a slab to the next; boxes of a slab
 
-    // From position `first` of the piece on.
-    CONVT_DEVICE Boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t piece, int32_t first) {
+    // From slab `s` of the warpgroup's on.
+    CONVT_DEVICE Boxes(const Params& p, const Place& at_tile, int32_t m_group, int32_t first_piece, int32_t s) {
       const DeviceSet& set = p.sets[at_tile.set];
-      const Slab slab(p, at_tile, piece, first, positions, false);
+      const Slab slab(p, at_tile, first_piece + s / slabs, s % slabs * positions, positions, false);
       const bool squares = p.piece_rows > 1;
       const int32_t block = m_group * config.m_blocks;
       rank = p.channel_blocks > 1 ? 0 : block;

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     if (uses_x_map(p)) device::prefetch_tensor_map(p.x_map);
     if (uses_wide_x_map(p)) device::prefetch_tensor_map(p.wide_x_map);
     if (p.weights_in_place) device::prefetch_tensor_map(p.w_map);
-    for (int32_t phase = 0; p.store_boxes && phase < p.v.stride; ++phase) device::prefetch_tensor_map(p.y_maps[phase]);
+    for (int32_t i = 0; i < y_map_count(p); ++i) device::prefetch_tensor_map(p.y_maps[i]);
   }
   if (thread == consumers + 64) prefetch(p.w, p.w_prefetch), prefetch(p.x, p.x_prefetch);
   make_barriers<mode, Row>(p, shared, barriers);

@@ -13,8 +13,8 @@ cudaError_t launch(const Plan& plan, const Problem& given, const Operands& opera
   // Without a map of x, threads bring the patch.
   if (uses_x_map(params)) params.copy_boxes = make_tensor_map(launch.x_map, params.x_map);
   if (uses_wide_x_map(params)) params.copy_boxes = make_tensor_map(launch.wide_x_map, params.wide_x_map);
-  for (int64_t phase = 0; params.store_boxes && phase < problem.stride_w; ++phase) {
-    params.store_boxes = make_tensor_map(launch.y_maps[phase], params.y_maps[phase]);
+  for (int32_t i = 0; i < y_map_count(params); ++i) {
+    params.store_boxes = make_tensor_map(launch.y_maps[i], params.y_maps[i]);
   }
   if (params.weights_in_place) {
     // Threads that bring the patch have no time to transpose weights of TF32.

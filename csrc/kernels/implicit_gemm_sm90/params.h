@@ -22,7 +22,7 @@ struct Params : CommonParams {
   TensorMap x_map;                                     // if uses_x_map()
   TensorMap wide_x_map;                                // if uses_wide_x_map()
   TensorMap w_map;                                     // if weights_in_place
-  TensorMap y_maps[most_y_maps];                       // if store_boxes: of a phase of the columns
+  TensorMap y_maps[most_y_maps];                       // if store_boxes: y_map_count()
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
@@ -36,6 +36,7 @@ struct Params : CommonParams {
   bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
   bool store_boxes;       // the copy engine writes y
   bool phases_in_boxes;   // phases of the rows of y are a dimension of y_maps
+  RowBoxes row_boxes;     // if store_boxes, and rows are innermost in y
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
   int32_t reuse;          // tiles of a unit
@@ -61,6 +62,11 @@ CONVT_HOST_DEVICE constexpr bool uses_x_map(const Params& p) {
 }
 CONVT_HOST_DEVICE constexpr bool uses_wide_x_map(const Params& p) { return p.copy_boxes && p.wide_boxes > 0; }
 
+// And how many maps of y: of each phase of the columns, or of rows that have all of them.
+CONVT_HOST_DEVICE constexpr int32_t y_map_count(const Params& p) {
+  return !p.store_boxes ? 0 : p.channels_innermost ? p.v.stride : 1;
+}
+
 // The kernel for a launch.
 inline Variant variant_of(const Params& p, const Config& c, Mode mode) {
   // Two warps transpose weights of TF32.
@@ -68,6 +74,11 @@ inline Variant variant_of(const Params& p, const Config& c, Mode mode) {
   if (!p.channels_innermost) return has_variant(c, mode, Variant::rows) ? Variant::rows : Variant::general;
   const Variant v = p.rows_in_boxes ? Variant::general : p.store_boxes ? Variant::boxes : Variant::channels;
   return has_variant(c, mode, v) ? v : Variant::general;
+}
+
+// Where unit `u` of a row of 128 bytes is: of a pixel of a region or a position, or of a block of weights.
+CONVT_HOST_DEVICE constexpr uint32_t unit_at(int32_t row, int32_t u) {
+  return static_cast<uint32_t>(row * row_bytes + ((u ^ (row & 7)) * unit_bytes));
 }
 
 // A shift of rows and columns, in a word.
@@ -182,8 +193,11 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     q.narrow_bytes = launch.x_map.box[1] * launch.x_map.inner_bytes();
   }
   q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
-  for (int32_t phase = 0; q.store_boxes && phase < p.stride_w; ++phase) {
-    launch.y_maps[phase] = make_y_map(config, p, o.result, tile, phase);
+  q.row_boxes = {};
+  if (q.store_boxes && !q.channels_innermost) q.row_boxes = make_row_boxes(config, p, tile);
+  for (int32_t i = 0; i < y_map_count(q); ++i) {
+    launch.y_maps[i] =
+        q.channels_innermost ? make_y_map(config, p, o.result, tile, i) : make_row_boxes_map(config, p, o.result, tile);
   }
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);

@@ -65,11 +65,6 @@ CONVT_DEVICE uint4 round_words(uint4& v) {
   return low;
 }
 
-// Where unit `u` of a row of 128 bytes is: of a pixel of a region, or of a block of weights.
-CONVT_DEVICE uint32_t unit_at(int32_t row, int32_t u) {
-  return static_cast<uint32_t>(row * row_bytes + ((u ^ (row & 7)) * unit_bytes));
-}
-
 // Products of a chunk: of 32 bytes of channels each.
 CONVT_DEVICE int32_t count_of(const Params& p, int32_t chunk) {
   return chunk == p.chunks - 1 ? p.last_count : row_bytes / k_bytes;

@@ -242,9 +242,61 @@ inline TensorMapLayout make_y_map(const Config& c, const Problem& p, void* y, co
           {static_cast<int32_t>(row_bytes / bytes), columns, p.stride_h == 1 ? positions / columns : 1, 1, 1}};
 }
 
-// Whether the copy engine writes y, and not threads. All outputs of its tiles have taps.
+// Where rows are innermost in y: the box of what a warpgroup stages at once of 64 channels, as [row of
+// positions][channel][outputs of all phases of the columns].
+struct RowBoxes {
+  int32_t bytes;       // of a row
+  int32_t log_groups;  // of eight positions, in it
+  int32_t rows;        // of positions
+};
+
+inline RowBoxes make_row_boxes(const Config& c, const Problem& p, const GemmTile& tile) {
+  const int64_t bytes = element_size(p.dtype);
+  const int32_t groups = staged_positions(c, bytes) / 8;
+  const int32_t of_row = tile.piece_rows == 1 ? groups : merges_pieces(c, bytes) && tile.columns % 16 == 0 ? 2 : 1;
+  return {static_cast<int32_t>(of_row * 8 * tile.column_phases * bytes),
+          std::countr_zero(static_cast<uint32_t>(of_row)), groups / of_row};
+}
+
+// y as [image][phase of the rows][row][channel][column] if phases_in_boxes(), or [group][image][row][channel][column].
+// Boxes have all rows of positions of a slab, if these are rows of the map.
+inline TensorMapLayout make_row_boxes_map(const Config& c, const Problem& p, void* y, const GemmTile& tile) {
+  const RowBoxes b = make_row_boxes(c, p, tile);
+  const int64_t bytes = element_size(p.dtype), channels = p.out_channels_per_group();
+  const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
+  const auto columns = static_cast<int32_t>(b.bytes / bytes);
+  const int64_t channel = stride(channels, p.y_strides[1]), image = stride(p.batch, p.y_strides[0]);
+  if (phases_in_boxes(p, tile)) {
+    const int64_t rows = p.out_h / p.stride_h;
+    return {y,
+            static_cast<int32_t>(bytes),
+            {p.out_w, channels, rows, p.stride_h, p.batch},
+            {channel, stride(rows, checked_mul(p.stride_h, p.y_strides[2])), stride(p.stride_h, p.y_strides[2]), image},
+            {columns, 64, b.rows, 1, 1},
+            b.bytes};
+  }
+  return {y,
+          static_cast<int32_t>(bytes),
+          {p.out_w, channels, p.out_h, p.batch, p.groups},
+          {channel, stride(p.out_h, p.y_strides[2]), image, stride(p.groups, checked_mul(channels, p.y_strides[1]))},
+          {columns, 64, p.stride_h == 1 ? b.rows : 1, 1, 1},
+          b.bytes};
+}
+
+// Whether the copy engine writes y, and not threads. All outputs of its tiles have taps, and where rows are innermost
+// a warpgroup has all phases of the columns.
 inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Tables& t, const GemmTile& tile) {
-  if (!channels_innermost(p) || gathers(tile) || tile.stacked_rows > 1 || p.stride_w > most_y_maps) return false;
+  if (gathers(tile) || tile.stacked_rows > 1) return false;
+  if (!channels_innermost(p)) {
+    if (!has_row_boxes(c, element_size(p.dtype)) || tile.column_phases != p.stride_w) return false;
+    if (p.stride_w > 1 && (p.stride_w != c.m_blocks || t.channel_blocks > 1)) return false;
+    for (int32_t i = 0; i < t.sets; ++i) {
+      if (t.set[i].columns != tile.column_phases) return false;
+    }
+    return (p.y_strides[3] == 1 || p.out_w == 1) && make_row_boxes(c, p, tile).bytes >= fewest_row_bytes &&
+           make_row_boxes_map(c, p, y, tile).valid();
+  }
+  if (p.stride_w > most_y_maps) return false;
   if (!has_store_boxes(c, element_size(p.dtype))) return false;
   for (int32_t phase = 0; phase < p.stride_w; ++phase) {
     if (t.column_rank[phase] < 0 || !make_y_map(c, p, y, tile, phase).valid()) return false;
