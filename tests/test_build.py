@@ -249,6 +249,14 @@ def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(
 
 
 @with_source
+@pytest.mark.parametrize("unit", (1, 2, 4))
+def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(unit, tmp_path):
+    said = compile_for_hopper(f"gemm_scatter_tf32_sm90/instantiations/unit_{unit}.cu", tmp_path)
+    kernels = re.findall(r"Compiling entry function '\S*gemm_scatter_tf32_sm90_kernel", said)
+    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith("gemm_scatter_tf32_sm90/")])
+
+
+@with_source
 @pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
 def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(mode, tmp_path):
     instruction = "HMMA" if mode == "tf32" else "HGMMA"

@@ -450,6 +450,10 @@ CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor 
 template <WgmmaType type, int N>
 CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
 
+// d += a b in TF32, with a in registers, a lane's as those of an m16n8k8 mma; b is K-major.
+template <int N>
+CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor b);
+
 // After a wait for products: what they have left in `d` is read after it, which the compiler does not know.
 template <int N>
 CONVT_DEVICE void wgmma_results(float (&d)[N]) {

@@ -78,6 +78,26 @@ CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescr
 #endif
 }
 
+// With a in registers, which the instruction reads until it is done.
+#define CONVT_WGMMA_REGISTERS(shape, count, a0, a1, a2, a3, next)                           \
+  asm volatile("wgmma.mma_async.sync.aligned." shape ".f32.tf32.tf32 {" CONVT_NAMES_##count \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #next ", 1, 1, 1;"          \
+               : CONVT_OPERANDS_##count("+f", 0)                                            \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+template <int N>
+CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor b) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (N == 64) {
+    CONVT_WGMMA_REGISTERS("m64n64k8", 32, 32, 33, 34, 35, 36);
+  } else {
+    static_assert(N == 128);
+    CONVT_WGMMA_REGISTERS("m64n128k8", 64, 64, 65, 66, 67, 68);
+  }
+#endif
+}
+
+#undef CONVT_WGMMA_REGISTERS
 #undef CONVT_WGMMA_OF_TYPE
 #undef CONVT_WGMMA_OF_WIDTH
 #undef CONVT_WGMMA

@@ -18,6 +18,7 @@
 #include "../kernels/few_positions/launch.h"
 #include "../kernels/gemm_fold_sm90/launch.h"
 #include "../kernels/gemm_scatter_sm90/launch.h"
+#include "../kernels/gemm_scatter_tf32_sm90/launch.h"
 #include "../kernels/grouped/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
@@ -156,6 +157,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::gemm_scatter_sm90:
       C10_CUDA_CHECK(gemm_scatter_sm90::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::gemm_scatter_tf32_sm90:
+      C10_CUDA_CHECK(gemm_scatter_tf32_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::gemm_fold_sm90:
       C10_CUDA_CHECK(gemm_fold_sm90::launch(plan, problem, operands, stream));

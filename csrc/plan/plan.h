@@ -12,18 +12,19 @@
 namespace convt {
 
 enum class Algorithm : int32_t {
-  empty,               // nothing to compute, or nothing to reduce over: the result is filled by the operator
-  direct,              // csrc/kernels/direct
-  depthwise,           // csrc/kernels/depthwise
-  implicit_gemm_sm90,  // csrc/kernels/implicit_gemm_sm90
-  implicit_gemm_sm80,  // csrc/kernels/implicit_gemm_sm80
-  gemm_scatter_sm90,   // csrc/kernels/gemm_scatter_sm90
-  gemm_fold_sm90,      // csrc/kernels/gemm_fold_sm90
-  column,              // csrc/kernels/column
-  large_stride,        // csrc/kernels/large_stride
-  grouped,             // csrc/kernels/grouped
-  few_positions,       // csrc/kernels/few_positions
-  aten,                // ATen's convolution; gradients only, until their fast kernels exist
+  empty,                   // nothing to compute, or nothing to reduce over: the result is filled by the operator
+  direct,                  // csrc/kernels/direct
+  depthwise,               // csrc/kernels/depthwise
+  implicit_gemm_sm90,      // csrc/kernels/implicit_gemm_sm90
+  implicit_gemm_sm80,      // csrc/kernels/implicit_gemm_sm80
+  gemm_scatter_sm90,       // csrc/kernels/gemm_scatter_sm90
+  gemm_scatter_tf32_sm90,  // csrc/kernels/gemm_scatter_tf32_sm90
+  gemm_fold_sm90,          // csrc/kernels/gemm_fold_sm90
+  column,                  // csrc/kernels/column
+  large_stride,            // csrc/kernels/large_stride
+  grouped,                 // csrc/kernels/grouped
+  few_positions,           // csrc/kernels/few_positions
+  aten,                    // ATen's convolution; gradients only, until their fast kernels exist
 };
 
 const char* name(Algorithm);

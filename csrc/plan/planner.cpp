@@ -8,6 +8,7 @@
 #include "../kernels/few_positions/config.h"
 #include "../kernels/gemm_fold_sm90/config.h"
 #include "../kernels/gemm_scatter_sm90/config.h"
+#include "../kernels/gemm_scatter_tf32_sm90/config.h"
 #include "../kernels/grouped/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
@@ -42,6 +43,8 @@ const Family families[] = {
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::gemm_scatter_sm90, "gemm_scatter_sm90", names_of<gemm_scatter_sm90::configs>,
      gemm_scatter_sm90_candidates},
+    {Algorithm::gemm_scatter_tf32_sm90, "gemm_scatter_tf32_sm90", names_of<gemm_scatter_tf32_sm90::configs>,
+     gemm_scatter_tf32_sm90_candidates},
     {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
      implicit_gemm_sm90_candidates, true},

@@ -1012,6 +1012,50 @@ void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   wgmma<type, N, Major::k, Major::k, true>(d, a, b);
 }
 
+// a is read when the product is done, as the instruction does.
+template <int N>
+void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor b) {
+  static const char here = 0;
+  struct Operand {
+    float* d;
+    const uint32_t* a;
+    MatrixDescriptor b;
+  } mine{d, a, b};
+  simt::in_warpgroup(&here, &mine, [](simt::Warpgroup& g, Operand** all) {
+    std::vector<Operand> of;
+    for (int i = 0; i < 128; ++i) {
+      of.push_back(*all[i]);
+      if (all[i]->b.start != all[0]->b.start) simt::fail("threads give wgmma different operands");
+    }
+    const auto product = [of] {
+      const MatrixDescriptor& b = of[0].b;
+      const auto number = [](uint32_t bits) -> double { return float_of_bits(bits & 0xffffe000); };
+      for (int n = 0; n < N; ++n) {
+        double column[8];
+        for (int k = 0; k < 8; ++k) {
+          const SharedAddress at = swizzled(b.start + static_cast<SharedAddress>(n / 8) * b.stride +
+                                            static_cast<SharedAddress>(n % 8 * 128 + k / 4 * 16));
+          column[k] = number(reinterpret_cast<const uint32_t*>(at)[k % 4]);
+        }
+        for (int m = 0; m < 64; ++m) {
+          double sum = 0;
+          for (int k = 0; k < 8; ++k) {
+            const Operand& holder = of[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + k % 4)];
+            sum += number(holder.a[k / 4 * 2 + m % 16 / 8]) * column[k];
+          }
+          float& to = of[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + n % 8 / 2)].d[n / 8 * 4 + m % 16 / 8 * 2 + n % 2];
+          to = static_cast<float>(static_cast<double>(to) + sum);
+        }
+      }
+    };
+    if (simt::coin() && g.open.empty() && g.groups.empty()) {
+      product();
+    } else {
+      g.open.push_back(product);
+    }
+  });
+}
+
 inline bool has_copy_engine = true;  // false: as before sm_90
 
 inline void fence_async_proxy() {}

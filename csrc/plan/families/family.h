@@ -56,6 +56,7 @@ Candidates depthwise_candidates;
 Candidates implicit_gemm_sm90_candidates;
 Candidates implicit_gemm_sm80_candidates;
 Candidates gemm_scatter_sm90_candidates;
+Candidates gemm_scatter_tf32_sm90_candidates;
 Candidates gemm_fold_sm90_candidates;
 Candidates column_candidates;
 Candidates large_stride_candidates;

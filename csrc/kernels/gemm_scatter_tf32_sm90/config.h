@@ -1,0 +1,68 @@
+// Configurations of the family for kernels as large as their stride, NCHW, in TF32, on Hopper: as gemm_scatter_sm90,
+// one matrix product of x (positions x channels) and w (channels x outputs of a position), and y its elements,
+// scattered. wgmma takes 32-bit operands from shared memory only if their channels are innermost, and those of x are
+// not: it takes x from registers, to which any order of memory can be loaded. So positions are the rows of the product.
+// Which of them a row is, and which output a column, is chosen so that a lane's sums are up to four neighbours of a row
+// of y: they are written from registers, as they are. Weights are packed first; the copy engine brings them and x,
+// rounded to TF32.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace convt::gemm_scatter_tf32_sm90 {
+
+struct Config {
+  const char* name;
+  int32_t rows, columns;  // of a tile of the product: positions, and outputs of a position
+  bool alternate;         // warpgroups take tiles in turn; otherwise each has half of the rows
+};
+
+inline constexpr Config configs[] = {
+    {"128x64_pingpong", 128, 64, true},
+    {"128x128_pingpong", 128, 128, true},
+    {"256x64", 256, 64, false},
+    {"256x128", 256, 128, false},
+};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+// Two warpgroups that multiply, and one that gives them its registers and of which a warp has data copied.
+inline constexpr int32_t consumers = 256, threads = consumers + 128;
+inline constexpr int32_t copier_registers = 40, consumer_registers = 232;
+inline constexpr int32_t group_threads = consumers / 2, group_rows = 128, group_blocks = 2;  // of 64 rows, of a wgmma
+// A segment is what a warp has of a tile's rows: 32 positions, of which the copy engine brings 32 channels at a time.
+inline constexpr int32_t segment_rows = 32, chunk = 32, row_bytes = 128, segment_bytes = chunk * row_bytes;
+// Packed weights: 64 columns, with 32 channels each.
+inline constexpr int32_t block_columns = 64, block_bytes = block_columns * row_bytes;
+inline constexpr int32_t k_of_product = 8;  // channels of one wgmma
+inline constexpr int32_t most_stages = 8;
+inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+
+// The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.
+inline constexpr int32_t prepare_threads = 256, copied_of_thread = 8,
+                         copied_positions = prepare_threads * copied_of_thread;
+// Of a column's weights in shared memory: columns side by side are in other banks.
+inline constexpr int32_t prepare_pitch = chunk + 1, prepare_shared_bytes = 4 * block_columns * prepare_pitch;
+
+constexpr int32_t weights_at(const Config& c) { return c.rows / segment_rows * segment_bytes; }
+constexpr int32_t stage_bytes(const Config& c) { return weights_at(c) + c.columns * row_bytes; }
+// After the stages, of each warpgroup: where a tile's outputs are in y, and biases; then the barriers, full and empty
+// of each stage and whose turn it is.
+constexpr int32_t places_bytes(const Config& c) { return 8 * c.columns; }
+constexpr int32_t bias_bytes(const Config& c) { return 4 * c.columns; }
+constexpr int32_t other_bytes(const Config& c) {
+  return 2 * (places_bytes(c) + bias_bytes(c)) + 8 * (2 * most_stages + 2);
+}
+constexpr int32_t stages_of(const Config& c) {
+  return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));
+}
+// In whole periods of the swizzle.
+constexpr int32_t shared_bytes(const Config& c) {
+  return (stages_of(c) * stage_bytes(c) + other_bytes(c) + 1023) / 1024 * 1024;
+}
+
+// Neighbouring outputs of a position that a lane has: all columns of the kernel, or four. Four outputs that follow each
+// other in y are those of 4, 2 or 1 positions.
+constexpr int32_t unit_of(int64_t kernel_w) { return kernel_w % 4 == 0 ? 4 : static_cast<int32_t>(kernel_w); }
+
+}  // namespace convt::gemm_scatter_tf32_sm90

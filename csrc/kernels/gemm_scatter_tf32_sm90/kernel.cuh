@@ -1,0 +1,354 @@
+#pragma once
+
+#include "../device.h"
+#include "params.h"
+
+namespace convt::gemm_scatter_tf32_sm90 {
+
+// Where things are in shared memory.
+struct Shared {
+  device::SharedAddress stages, places, barriers;
+  float* biases;
+
+  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
+  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
+  CONVT_DEVICE device::SharedAddress order(int32_t group) const { return barriers + 8 * (2 * most_stages + group); }
+};
+
+// A tile: the first of its outputs of a position, and of its segments.
+struct Tile {
+  int32_t group, output, segment;
+
+  template <int Row>
+  CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
+    constexpr Config config = configs[Row];
+    auto output_tile = static_cast<uint32_t>(number);
+    uint32_t segment_tile = p.output_tiles.divide(output_tile);
+    const uint32_t group = p.segment_tiles.divide(segment_tile);
+    return {static_cast<int32_t>(group), static_cast<int32_t>(output_tile) * config.columns,
+            static_cast<int32_t>(segment_tile) * (config.rows / segment_rows)};
+  }
+};
+
+// By one warp: every chunk of every tile of this block.
+template <int Row>
+CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
+  constexpr Config config = configs[Row];
+  constexpr int stages = stages_of(config), segments = config.rows / segment_rows,
+                blocks = config.columns / block_columns;
+  if (!device::elect()) return;
+  device::wait_for_previous_kernel();
+  uint32_t stage = 0, parity = 1;
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+    const Tile tile = Tile::of<Row>(p, number);
+    int32_t row[segments], position[segments];
+#pragma unroll
+    for (int s = 0; s < segments; ++s) {
+      auto at = static_cast<uint32_t>(tile.segment + s);
+      row[s] = static_cast<int32_t>(p.segments.divide(at));
+      position[s] = static_cast<int32_t>(at) * segment_rows;
+    }
+    const unsigned char* w =
+        p.w + (static_cast<int64_t>(tile.group) * p.blocks + tile.output / block_columns) * p.chunks * block_bytes;
+#pragma unroll 1
+    for (int32_t c = 0; c < p.chunks; ++c, w += block_bytes) {
+      device::mbarrier_wait(shared.empty(stage), parity);
+      const device::SharedAddress full = shared.full(stage), x = shared.stages + stage * stage_bytes(config);
+      device::mbarrier_arrive_expect(full, stage_bytes(config));
+#pragma unroll
+      for (int s = 0; s < segments; ++s) {
+        const int32_t at[] = {position[s], c * chunk, tile.group, row[s], 0};
+        device::box_load(x + s * segment_bytes, p.x_map, at, full);
+      }
+#pragma unroll
+      for (int b = 0; b < blocks; ++b) {
+        device::bulk_load(x + weights_at(config) + b * block_bytes,
+                          w + static_cast<int64_t>(b) * p.chunks * block_bytes, block_bytes, full);
+      }
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// The positions of a lane's rows in the segment of its warp: of block m, rows lane / 4 (half 0) and lane / 4 + 8 (half
+// 1). With as many neighbouring positions as make four neighbouring outputs, the lanes of a channel of x read what is
+// in different banks, and those of an output write 128 neighbouring bytes.
+template <int Unit>
+CONVT_DEVICE int32_t position_of(int32_t lane, int m, int half) {
+  const int32_t g = lane / 4;
+  return Unit == 1 ? 4 * g + 2 * m + half : Unit == 2 ? 16 * m + 2 * g + half : 16 * m + 8 * half + g;
+}
+
+// What a lane has of x for a product, K being 8 channels of `from` on, the first of which is a row of the segment that
+// begins a period of the swizzle: of each block of rows the channels 2t and 2t + 1, with t = lane % 4.
+template <int Unit>
+struct Fragments {
+  uint32_t even, odd;  // where the lane's first position is of its two channels
+
+  CONVT_DEVICE explicit Fragments(int32_t lane) {
+    const int32_t first = position_of<Unit>(lane, 0, 0), channel = lane % 4 * 2;
+    const auto at = [&](int32_t c) {
+      return static_cast<uint32_t>(c * row_bytes + ((first / 4 ^ c) * 16 + first % 4 * 4));
+    };
+    even = at(channel), odd = at(channel + 1);
+  }
+
+  CONVT_DEVICE void load(device::SharedAddress from, uint32_t (&a)[group_blocks][4]) const {
+    const device::SharedAddress e = from + even, o = from + odd;
+    if constexpr (Unit == 1) {
+      const uint4 u = device::load_shared_16(e), v = device::load_shared_16(o);
+      a[0][0] = u.x, a[0][1] = u.y, a[1][0] = u.z, a[1][1] = u.w;
+      a[0][2] = v.x, a[0][3] = v.y, a[1][2] = v.z, a[1][3] = v.w;
+    } else {
+#pragma unroll
+      for (int m = 0; m < group_blocks; ++m) {
+        // 16 positions are 64 bytes further, and 8 are 32, before the swizzle.
+        const auto there = static_cast<uint32_t>(64 * m);
+        if constexpr (Unit == 2) {
+          const uint2 u = device::load_shared_8(e ^ there), v = device::load_shared_8(o ^ there);
+          a[m][0] = u.x, a[m][1] = u.y, a[m][2] = v.x, a[m][3] = v.y;
+        } else {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            a[m][half] = device::load_shared_4(e ^ (there + static_cast<uint32_t>(32 * half)));
+            a[m][half + 2] = device::load_shared_4(o ^ (there + static_cast<uint32_t>(32 * half)));
+          }
+        }
+      }
+    }
+  }
+};
+
+// Where the outputs of a tile are in y, and their biases: of each unit. Of one that is not there the place is negative.
+struct Units {
+  device::SharedAddress places;
+  float* biases;
+
+  CONVT_DEVICE int64_t place(int32_t unit) const {
+    const uint2 v = device::load_shared_8(places + static_cast<uint32_t>(8 * unit));
+    return static_cast<int64_t>(static_cast<uint64_t>(v.y) << 32 | v.x);
+  }
+
+  // By the threads of a warpgroup, each of which has at most one.
+  template <int Unit, int Row>
+  CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t thread) const {
+    static_assert(configs[Row].columns <= group_threads);
+    if (thread * Unit >= configs[Row].columns) return;
+    auto output = static_cast<uint32_t>(tile.output + thread * Unit);
+    int64_t place = -1;
+    float bias = 0;
+    if (static_cast<int32_t>(output) < p.outputs) {
+      const auto channel =
+          static_cast<int64_t>(p.taps.divide(output)) + static_cast<int64_t>(tile.group) * p.out_channels;
+      const int64_t kernel_row = p.by_rows.divide(output);
+      place = channel * p.y_channel_stride + kernel_row * p.y_row_stride + output;
+      if (p.bias != nullptr) bias = __ldg(p.bias + channel * p.bias_stride);
+    }
+    device::store_shared_8(places + static_cast<uint32_t>(8 * thread), static_cast<uint32_t>(place),
+                           static_cast<uint32_t>(place >> 32));
+    biases[thread] = bias;
+  }
+};
+
+// Writes four outputs of y that follow each other, `Vector` at a time: at to[0] and further, or each vector where its
+// position is. A position that is not there has no pointer.
+template <int Unit, int Vector>
+CONVT_DEVICE void write_four(float* const (&to)[4], int32_t first, int64_t place, const float (&v)[4]) {
+#pragma unroll
+  for (int e = 0; e < 4; e += Vector) {
+    float* const position = to[first + e / Unit];
+    if (position == nullptr) continue;
+    float* const there = position + place + e % Unit;
+    const auto bits = [&](int i) { return __float_as_uint(v[e + i]); };
+    if constexpr (Vector == 4) {
+      device::store_global_16(there, bits(0), bits(1), bits(2), bits(3));
+    } else if constexpr (Vector == 2) {
+      device::store_global_8(there, bits(0), bits(1));
+    } else {
+      *there = v[e];
+    }
+  }
+}
+
+// What a lane has of a tile: sums[m] are as wgmma leaves them, of 8 columns two of each half.
+template <int Unit, int Row, int Vector>
+CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
+                        const float (&sums)[group_blocks][configs[Row].columns / 2]) {
+  constexpr int columns = configs[Row].columns;
+  const int32_t t = lane % 4;
+  if constexpr (Unit == 1) {
+#pragma unroll
+    for (int j = 0; j < columns / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int32_t unit = 8 * j + 2 * t + e;
+        const int64_t place = units.place(unit);
+        if (place < 0) continue;
+        const float bias = units.biases[unit];
+        const int at = 4 * j + e;
+        const float v[] = {sums[0][at] + bias, sums[0][at + 2] + bias, sums[1][at] + bias, sums[1][at + 2] + bias};
+        write_four<Unit, Vector>(to, 0, place, v);
+      }
+    }
+  } else if constexpr (Unit == 2) {
+#pragma unroll
+    for (int j = 0; j < columns / 8; ++j) {
+      const int64_t place = units.place(4 * j + t);
+      if (place < 0) continue;
+      const float bias = units.biases[4 * j + t];
+#pragma unroll
+      for (int m = 0; m < group_blocks; ++m) {
+        const float* const s = &sums[m][4 * j];
+        const float v[] = {s[0] + bias, s[1] + bias, s[2] + bias, s[3] + bias};
+        write_four<Unit, Vector>(to, 2 * m, place, v);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < columns / 16; ++j) {
+      const int64_t place = units.place(4 * j + t);
+      if (place < 0) continue;
+      const float bias = units.biases[4 * j + t];
+#pragma unroll
+      for (int m = 0; m < group_blocks; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float* const s = &sums[m][8 * j + 2 * half];
+          const float v[] = {s[0] + bias, s[1] + bias, s[4] + bias, s[5] + bias};
+          write_four<Unit, Vector>(to, 2 * m + half, place, v);
+        }
+      }
+    }
+  }
+}
+
+// By the consumers: the products of each tile, or of every second one.
+template <int Unit, int Row>
+CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
+  constexpr Config config = configs[Row];
+  constexpr int stages = stages_of(config), columns = config.columns;
+  constexpr int halves = 2, products = chunk / k_of_product / halves;  // of a chunk, and of a half of it
+  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
+  const int32_t warp = thread / 32, lane = thread % 32;
+  const int32_t first_segment = (config.alternate ? 0 : group * (group_rows / segment_rows)) + warp;
+  const Fragments<Unit> fragments(lane);
+  const device::SharedAddress x_of_stages = shared.stages + static_cast<uint32_t>(first_segment * segment_bytes);
+  const device::MatrixDescriptor w_of_stages =
+      device::matrix_descriptor(shared.stages + weights_at(config), 8 * row_bytes);
+  const Units units{shared.places + static_cast<uint32_t>(group * places_bytes(config)),
+                    shared.biases + group * columns};
+  const auto grid = static_cast<int32_t>(gridDim.x);
+  uint32_t turn = 0;
+  // Chunks of the block's tiles before this one, which are in the stages in turn.
+  uint32_t chunks_before = config.alternate ? static_cast<uint32_t>(group * p.chunks) : 0;
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x) + (config.alternate ? group * grid : 0); number < p.tiles;
+       number += config.alternate ? 2 * grid : grid) {
+    const Tile tile = Tile::of<Row>(p, number);
+    // Places before it is this warpgroup's turn, when all its threads have read those of its last tile.
+    device::named_barrier(1 + group, group_threads);
+    units.template find<Unit, Row>(p, tile, thread);
+    float sums[group_blocks][columns / 2];
+#pragma unroll
+    for (int m = 0; m < group_blocks; ++m) {
+#pragma unroll
+      for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
+      device::wgmma_results(sums[m]);
+    }
+    // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
+    if (config.alternate && turn + static_cast<uint32_t>(group) > 0)
+      device::mbarrier_wait(shared.order(group), (turn + 1 - static_cast<uint32_t>(group)) & 1);
+    ++turn;
+    uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
+    // Products read registers until they are done: those of one half of a chunk do while the others are loaded.
+    uint32_t a[halves][products][group_blocks][4];
+#pragma unroll 1
+    for (int32_t c = 0; c < p.chunks; ++c) {
+      device::mbarrier_wait(shared.full(stage), parity);
+      const device::SharedAddress x = x_of_stages + stage * stage_bytes(config);
+      const device::SharedAddress w = device::start_of(w_of_stages) + stage * (stage_bytes(config) / 16);
+#pragma unroll
+      for (int half = 0; half < halves; ++half) {
+#pragma unroll
+        for (int k = 0; k < products; ++k) {
+          fragments.load(x + static_cast<uint32_t>((half * products + k) * k_of_product * row_bytes), a[half][k]);
+        }
+        device::wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < products; ++k) {
+          const auto b = device::with_start(w_of_stages, w + static_cast<uint32_t>((half * products + k) * 2));
+#pragma unroll
+          for (int m = 0; m < group_blocks; ++m) device::wgmma_registers<columns>(sums[m], a[half][k][m], b);
+        }
+        device::wgmma_commit();
+        device::wgmma_wait<1>();
+        if (half == 0 && used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+      }
+      used = stage;
+      if (++stage == stages) stage = 0, parity ^= 1;
+    }
+    if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
+    float* to[4];
+    {
+      auto at = static_cast<uint32_t>(tile.segment + first_segment);
+      const auto row = static_cast<int32_t>(p.segments.divide(at));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        auto column = at * segment_rows + static_cast<uint32_t>(position_of<Unit>(lane, i / 2, i % 2));
+        to[i] = nullptr;
+        if (row >= p.rows || static_cast<int32_t>(column) >= p.positions) continue;
+        const int64_t image = row + static_cast<int64_t>(p.image.divide(column)), image_row = p.width.divide(column);
+        to[i] = p.y + image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
+                static_cast<int64_t>(column) * p.kernel_w;
+      }
+    }
+    device::wgmma_wait<0>();
+    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+#pragma unroll
+    for (int m = 0; m < group_blocks; ++m) device::wgmma_results(sums[m]);
+    device::named_barrier(1 + group, group_threads);
+    if (p.vector == 4) [[likely]] {
+      write<Unit, Row, 4>(units, lane, to, sums);
+    } else if (p.vector == 2) {
+      write<Unit, Row, 2>(units, lane, to, sums);
+    } else {
+      write<Unit, Row, 1>(units, lane, to, sums);
+    }
+    chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
+  }
+}
+
+template <int Unit, int Row>
+__global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(const __grid_constant__ Params p) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr Config config = configs[Row];
+  constexpr int32_t places_at = stages_of(config) * stage_bytes(config),
+                    biases_at = places_at + 2 * places_bytes(config), barriers_at = biases_at + 2 * bias_bytes(config);
+  const device::SharedAddress start = device::dynamic_shared_address();
+  const Shared shared{start, start + places_at, start + barriers_at,
+                      reinterpret_cast<float*>(device::dynamic_shared_memory() + biases_at)};
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread == consumers) device::prefetch_tensor_map(p.x_map);
+  if (thread < stages_of(config)) {
+    const auto stage = static_cast<uint32_t>(thread);
+    device::mbarrier_init(shared.full(stage), 1);
+    device::mbarrier_init(shared.empty(stage), (config.alternate ? group_threads : consumers) / 32);
+    device::mbarrier_init_fence();
+  } else if (thread >= 32 && thread < 34) {
+    device::mbarrier_init(shared.order(thread - 32), group_threads / 32);
+    device::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (thread < consumers) {
+    device::more_registers<consumer_registers>();
+    consume<Unit, Row>(p, shared);
+  } else {
+    device::fewer_registers<copier_registers>();
+    if (thread < consumers + 32) copy_operands<Row>(p, shared);
+  }
+#endif
+}
+
+}  // namespace convt::gemm_scatter_tf32_sm90

@@ -1,0 +1,98 @@
+// What a kernel is given, by value.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../divisor.h"
+#include "../operands.h"
+#include "tiling.h"
+
+namespace convt::gemm_scatter_tf32_sm90 {
+
+struct Params {
+  TensorMap x_map;
+  const unsigned char* w;  // packed
+  float* y;
+  const float* bias;  // null if there is none
+  int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
+  int32_t chunks, blocks, tiles;
+  int32_t outputs, positions, rows;  // outputs of a position; positions of a row, and rows
+  int32_t out_channels;              // of a group
+  int32_t kernel_h, kernel_w;
+  int32_t vector;  // elements of y that are written at once
+  Divisor output_tiles, segment_tiles, segments, image, width;
+  Divisor taps, by_rows;  // outputs of a position: of an output channel, and of a row of the kernel
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+
+// What the kernel before it is given.
+struct PrepareParams {
+  const float *w, *x;
+  unsigned char* packed;
+  float* copy;
+  int64_t w_input_stride, w_channel_stride, w_row_stride, w_column_stride;
+  int64_t x_batch_stride, x_channel_stride, x_position_stride, copy_row;
+  int32_t in_channels, outputs, unit;  // of a group; neighbouring outputs of a lane
+  int32_t packing;                     // blocks, which come first
+  int32_t positions;                   // of all images
+  Divisor chunks, blocks, taps, by_rows, image, copy_blocks;
+};
+
+struct Launch {
+  Params params;
+  TensorMapLayout x_map;  // of which the driver makes the map
+  PrepareParams prepare;
+  int64_t prepare_grid;
+};
+
+inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
+  const Config& config = configs[plan.configuration];
+  const Tiling packed = make_tiling(config, p, false);
+  const int64_t w_bytes = packed_bytes(p, packed);
+  const bool copies_x = plan.workspace_bytes > w_bytes;
+  const Tiling t = make_tiling(config, p, copies_x);
+  auto* const workspace = static_cast<unsigned char*>(o.workspace);
+  auto* const copy = reinterpret_cast<float*>(workspace + w_bytes);
+
+  launch.x_map = make_x_map(p, copies_x ? copy : o.x, copies_x);
+  Params& q = launch.params;
+  q = {};
+  q.w = workspace;
+  q.y = static_cast<float*>(o.result), q.bias = p.has_bias ? static_cast<const float*>(o.bias) : nullptr;
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
+  q.y_row_stride = p.out_h > 1 ? p.y_strides[2] : 0, q.bias_stride = p.bias_stride;
+  q.chunks = static_cast<int32_t>(t.chunks), q.blocks = static_cast<int32_t>(t.blocks);
+  q.tiles = static_cast<int32_t>(t.tiles);
+  q.outputs = static_cast<int32_t>(outputs_of_position(p)), q.positions = static_cast<int32_t>(t.positions);
+  q.rows = static_cast<int32_t>(t.rows), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
+  q.kernel_h = static_cast<int32_t>(p.kernel_h), q.kernel_w = static_cast<int32_t>(p.kernel_w);
+  q.vector = vector_of(p, o.result);
+  q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
+  q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
+  q.taps = Divisor(p.kernel_h * p.kernel_w), q.by_rows = Divisor(p.kernel_w);
+
+  PrepareParams& r = launch.prepare;
+  r = {};
+  r.w = static_cast<const float*>(o.w), r.packed = workspace;
+  r.w_input_stride = p.w_strides[0], r.w_channel_stride = p.w_strides[1];
+  r.w_row_stride = p.w_strides[2], r.w_column_stride = p.w_strides[3];
+  r.in_channels = static_cast<int32_t>(p.in_channels_per_group()), r.outputs = q.outputs;
+  r.unit = unit_of(p.kernel_w);
+  r.chunks = Divisor(t.chunks), r.blocks = Divisor(t.blocks), r.taps = q.taps, r.by_rows = q.by_rows;
+  const int64_t packing = p.groups * t.blocks * t.chunks;
+  r.packing = static_cast<int32_t>(packing);
+  launch.prepare_grid = packing;
+  if (copies_x) {
+    r.x = static_cast<const float*>(o.x), r.copy = copy;
+    r.x_batch_stride = p.x_strides[0], r.x_channel_stride = p.x_strides[1];
+    r.x_position_stride = p.in_w > 1 ? p.x_strides[3] : p.x_strides[2], r.copy_row = copied_row(p);
+    r.positions = q.positions, r.image = q.image;
+    const int64_t blocks = ceil_div<int64_t>(t.positions, copied_positions);
+    r.copy_blocks = Divisor(blocks);
+    launch.prepare_grid += blocks * p.in_channels;
+  }
+}
+
+}  // namespace convt::gemm_scatter_tf32_sm90

@@ -1,0 +1,159 @@
+"""Kernels as large as their stride in TF32: the family's source in the SIMT emulator, its row, its kernels on a GPU."""
+
+import random
+
+import pytest
+import simt_program
+import torch
+from forced import forced, forced_if_it_fits
+from reference import Problem, lay_out, poison_allocator, problem_count, random_tensor, rule_of_forward, spoilt_operands
+
+import convt
+from convt import _C
+
+FAMILY = "gemm_scatter_tf32_sm90"
+NAMES = [f"{FAMILY}/{name}" for name in ("128x64_pingpong", "128x128_pingpong", "256x64", "256x128")]
+
+
+def patches(batch, in_channels, out_channels, size, kernel, groups=1):
+    return Problem(batch, in_channels, out_channels, size, kernel, kernel, groups=groups)
+
+
+SAM = patches(2, 256, 64, (32, 64), (2, 2))
+MASK_RCNN = patches(7, 256, 256, (14, 14), (2, 2))  # images of 196 positions
+DEBLOCK = patches(1, 128, 256, (60, 176), (1, 1))
+DEPTH = patches(1, 256, 128, (37, 37), (4, 4))  # channels of x that begin anywhere, odd rows
+CENTERPOINT = patches(1, 256, 128, (45, 45), (2, 2))  # an output row of 90
+PATCHES = patches(4, 768, 32, (6, 6), (16, 16))
+SIGNAL = patches(2, 64, 24, (1, 1001), (1, 8))
+REAL = [SAM, MASK_RCNN, DEBLOCK, DEPTH, CENTERPOINT, PATCHES, SIGNAL]
+
+
+@pytest.fixture(autouse=True)
+def tf32(_fresh_state):
+    torch.backends.cudnn.allow_tf32 = True
+
+
+def problem(rng):
+    """A random problem of the family's."""
+    groups = rng.choice((1, 1, 1, 2, 3))
+    return patches(
+        batch=rng.choice((1, 1, rng.randint(1, 8))),
+        in_channels=groups * rng.randint(1, 400),
+        out_channels=groups * rng.choice((8 * rng.randint(1, 12), rng.randint(1, 60))),
+        size=(rng.randint(1, 16), rng.choice((4 * rng.randint(1, 12), rng.randint(1, 30)))),
+        kernel=(rng.randint(1, 4), rng.choice((1, 1, 2, 2, 2, 4, 8, 12))),
+        groups=groups,
+    )
+
+
+def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
+    x, w = (torch.empty(s, dtype=dtype, device="meta").contiguous(memory_format=memory) for s in (p.x_shape, p.w_shape))
+    plan = convt.explain(x, w, device=device, **p.arguments)
+    return {c.configuration: c for c in plan.candidates if c.algorithm == FAMILY}
+
+
+def test_the_configurations_tested_are_those_compiled():
+    assert [name for name in _C.configuration_names() if name.startswith(f"{FAMILY}/")] == NAMES
+
+
+def test_random_problems_in_the_emulator(tmp_path):
+    """Every configuration, width of a kernel and kind of row: float64, accesses, NaN, infinity."""
+    said = simt_program.run(simt_program.build("gemm_scatter_tf32_sm90_simt.cpp", tmp_path), 0, 600)
+    # All of them: copies of x, vectors of y, neighbouring outputs of a position.
+    assert ": 0" not in said
+
+
+@pytest.mark.parametrize("p", REAL)
+def test_real_layers_fit(p):
+    found = candidates(p)
+    assert len(found) == len(NAMES) and all(c.fits for c in found.values())
+    # Packed weights, of whole tiles, and a copy of x where its channels begin anywhere.
+    images, channels, rows, columns = p.x_shape
+    outputs = p.w_shape[1] * p.w_shape[2] * p.w_shape[3]
+    for name, c in found.items():
+        tile = 64 if "x64" in name else 128
+        packed = 4 * (-(-channels // 32) * 32) * (-(-outputs // tile) * tile)
+        copy = 4 * channels * (-(-images * rows * columns // 4) * 4)
+        allowed = {packed + copy} if rows * columns % 4 else {packed, packed + copy}
+        assert c.plan.workspace_bytes in allowed
+
+
+def test_refusals_say_why():
+    apart = "takes kernels as large as their stride, of whose outputs nothing is cut or padded"
+    refused = {
+        apart: Problem(1, 16, 16, (8, 8), (4, 4), (2, 2), (1, 1)),
+        "takes 1 or 2 columns of a kernel, or a multiple of 4": patches(1, 16, 16, (8, 8), (3, 3)),
+    }
+    for reason, p in refused.items():
+        assert {c.refusal for c in candidates(p).values()} == {reason}
+    for cut in ({"padding": (1, 0)}, {"output_padding": (0, 1)}, {"dilation": (2, 1)}):
+        assert {c.refusal for c in candidates(Problem(**{**SAM.__dict__, **cut})).values()} == {apart}
+    last = {c.refusal for c in candidates(SAM, memory=torch.channels_last).values()}
+    assert last == {"takes outputs of which columns are innermost"}
+    assert {c.refusal for c in candidates(SAM, torch.float16).values()} == {"has no float16"}
+    assert {c.refusal for c in candidates(SAM, device="a100").values()} == {"needs sm_90"}
+    torch.backends.cudnn.allow_tf32 = False
+    assert {c.refusal for c in candidates(SAM).values()} == {"computes float32 in TF32"}
+
+
+# GPU
+
+
+def operands(p, rng):
+    x, w = (random_tensor(shape, torch.float32, "cuda") for shape in (p.x_shape, p.w_shape))
+    if rng.random() < 0.3:
+        x = lay_out(x, "offset")
+    if rng.random() < 0.2:
+        w = w.contiguous(memory_format=torch.channels_last)
+    return x, w, random_tensor((p.out_channels,), torch.float32, "cuda") if rng.random() < 0.5 else None
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("configuration", NAMES)
+def test_random_problems(configuration):
+    rng = random.Random(configuration)
+    taken = 0
+    for _ in range(problem_count(40)):
+        p = problem(rng)
+        x, w, b = operands(p, rng)
+        poison_allocator(p.y_shape, dtype=torch.float32)
+        result = forced_if_it_fits(configuration, x, w, b, p)
+        if result is None:
+            continue
+        taken += 1
+        rule_of_forward(p, x, w, b, "tf32")(result)
+        poison_allocator(p.y_shape, dtype=torch.float32)
+        assert torch.equal(forced(configuration, x, w, b, p), result)
+    # The sanitizer has few problems a test.
+    assert taken > 3 or problem_count(40) < 40
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("p", REAL)
+def test_every_configuration_takes_real_layers(p):
+    x, w, b = operands(p, random.Random(0))
+    assert_right = rule_of_forward(p, x, w, b, "tf32")
+    for configuration in NAMES:
+        poison_allocator(p.y_shape, dtype=torch.float32)
+        assert_right(forced(configuration, x, w, b, p))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("configuration", NAMES)
+def test_nan_and_inf_spread_by_taps_only(configuration):
+    rng = random.Random(configuration)
+    ran = 0
+    for _ in range(8):
+        p = problem(rng)
+        p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1])})
+        ones = [torch.ones(s, device="cuda") for s in (p.x_shape, p.w_shape)]
+        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
+            result = forced_if_it_fits(configuration, *pair, None, p)
+            if result is not None:
+                ran += 1
+                assert torch.equal(~result.cpu().isfinite(), reached), where
+    assert ran > 0
