@@ -1,5 +1,6 @@
-// Random problems through the kernels of gemm_scatter_tf32_sm90 in the SIMT emulator, in every configuration and width of
-// a kernel, against float64. Built and run by test_gemm_scatter_tf32.py. Usage: gemm_scatter_tf32_sm90_simt SEED PROBLEMS
+// Random problems through the kernels of gemm_scatter_tf32_sm90 in the SIMT emulator, in every configuration and width
+// of a kernel, against float64. Built and run by test_gemm_scatter_tf32.py. Usage: gemm_scatter_tf32_sm90_simt SEED
+// PROBLEMS
 #define SIMT_MAIN
 #include "kernels/device.h"
 
@@ -20,19 +21,22 @@ Problem patches() {
   Problem p;
   p.dtype = DataType::float32, p.precision = Precision::tf32;
   do {
+    const bool last = pick(0, 2) == 0;
     p.batch = pick(1, 4);
-    p.groups = pick(0, 3) == 0 ? pick(1, 3) : 1;
+    p.groups = !last && pick(0, 3) == 0 ? pick(1, 3) : 1;
     p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
     p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 12));
     p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
     p.kernel_h = p.stride_h = pick(1, 4);
-    p.kernel_w = p.stride_w = pick(0, 2) == 0 ? 4 * pick(1, 5) : pick(1, 2);
+    p.kernel_w = p.stride_w = pick(0, 2) == 0 ? 4 * pick(1, 5) : pick(1, last ? 3 : 2);
     p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
-    p.x_strides = dense(p.x_sizes()), p.y_strides = dense(p.y_sizes());
+    p.x_strides = last ? channels_last(p.x_sizes()) : dense(p.x_sizes());
+    p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
     p.w_strides = pick(0, 3) == 0 ? channels_last(p.w_sizes()) : dense(p.w_sizes());
     // Images or channels of a larger tensor, or channels that are innermost.
     if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? 4 : 1) * pick(1, 9);
-    if (pick(0, 3) == 0) p.x_strides[1] += (pick(0, 1) == 0 ? 4 : 1) * pick(1, 9), p.x_strides[0] *= 3;
+    if (!last && pick(0, 3) == 0) p.x_strides[1] += (pick(0, 1) == 0 ? 4 : 1) * pick(1, 9), p.x_strides[0] *= 3;
+    if (last && pick(0, 3) == 0) p.x_strides = channels_last({p.batch, p.in_channels + 8, p.in_h, p.in_w});
     if (pick(0, 7) == 0) p.x_strides = channels_last(p.x_sizes());
     if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
     p.has_bias = pick(0, 1) == 1;
@@ -41,12 +45,12 @@ Problem patches() {
   return p;
 }
 
-template <int Unit, int Row = 0>
+template <bool channels_last, int Unit, int Row = 0>
 void launch_row(const Plan& plan, const family::Params& params) {
   if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<Unit, Row + 1>(plan, params);
+    if (plan.configuration != Row) return launch_row<channels_last, Unit, Row + 1>(plan, params);
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
-                 [&] { family::gemm_scatter_tf32_sm90_kernel<Unit, Row>(params); });
+                 [&] { family::gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Row>(params); });
   }
 }
 
@@ -65,7 +69,7 @@ bool run(int32_t row) {
     plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
     // Copied though it need not be.
     const int64_t packed = family::packed_bytes(p, family::make_tiling(family::configs[row], p, false));
-    if (plan.workspace_bytes == packed && pick(0, 2) == 0) {
+    if (plan.workspace_bytes == packed && !family::is_channels_last(p) && pick(0, 2) == 0) {
       plan.workspace_bytes += family::copied_bytes(p);
       plan.grid = 1;
     }
@@ -77,19 +81,24 @@ bool run(int32_t row) {
     family::Params& params = launch.params;
     params.x_map = device::make_tensor_map(launch.x_map);
     const int32_t unit = family::unit_of(p.kernel_w);
-    if (unit == 1) {
-      launch_row<1>(plan, params);
+    const bool last = family::is_channels_last(p);
+    if (last) {
+      launch_row<true, 4>(plan, params);
+    } else if (unit == 1) {
+      launch_row<false, 1>(plan, params);
     } else if (unit == 2) {
-      launch_row<2>(plan, params);
+      launch_row<false, 2>(plan, params);
     } else {
-      launch_row<4>(plan, params);
+      launch_row<false, 4>(plan, params);
     }
     const bool copies = plan.workspace_bytes > packed;
-    copied += copies, ++vectors[params.vector], ++units[unit];
-    const std::string what = configuration + (copies ? ", copied" : "") + ", units of " + std::to_string(unit) +
-                             ", vectors of " + std::to_string(params.vector);
+    copied += copies, ++vectors[params.vector], ++units[last ? 0 : unit];
+    const std::string what = configuration + (copies ? ", copied" : "") + (last ? ", channels_last" : "") +
+                             ", units of " + std::to_string(unit) + ", vectors of " + std::to_string(params.vector);
     const auto nearest = [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
-    const auto away = [](float v) { return std::isfinite(v) ? float_of_bits(bits_of_float(v) + 0x1000 & ~0x1fffu) : v; };
+    const auto away = [](float v) {
+      return std::isfinite(v) ? float_of_bits(bits_of_float(v) + 0x1000 & ~0x1fffu) : v;
+    };
     return c.check(what.c_str(), nearest, away);
   }
 }
@@ -99,9 +108,9 @@ bool run(int32_t row) {
 
 int main(int argc, char** argv) {
   using convt::copied, convt::vectors, convt::units;
-  const int status = convt::run_problems(
-      argc, argv, [](int number) { return convt::run(number % convt::family::config_count); });
-  std::printf("copied: %d; vectors of 1: %d, 2: %d, 4: %d; units of 1: %d, 2: %d, 4: %d\n", copied, vectors[1],
-              vectors[2], vectors[4], units[1], units[2], units[4]);
+  const int status =
+      convt::run_problems(argc, argv, [](int number) { return convt::run(number % convt::family::config_count); });
+  std::printf("copied: %d; vectors of 1: %d, 2: %d, 4: %d; units of 1: %d, 2: %d, 4: %d, channels: %d\n", copied,
+              vectors[1], vectors[2], vectors[4], units[1], units[2], units[4], units[0]);
   return status;
 }

@@ -11,6 +11,7 @@ from reference import Problem, lay_out, poison_allocator, problem_count, random_
 import convt
 from convt import _C
 
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 FAMILY = "gemm_scatter_tf32_sm90"
 NAMES = [f"{FAMILY}/{name}" for name in ("128x64_pingpong", "128x128_pingpong", "256x64", "256x128")]
 
@@ -34,15 +35,16 @@ def tf32(_fresh_state):
     torch.backends.cudnn.allow_tf32 = True
 
 
-def problem(rng):
+def problem(rng, layout):
     """A random problem of the family's."""
-    groups = rng.choice((1, 1, 1, 2, 3))
+    last = layout == "nhwc"
+    groups = 1 if last else rng.choice((1, 1, 1, 2, 3))
     return patches(
         batch=rng.choice((1, 1, rng.randint(1, 8))),
-        in_channels=groups * rng.randint(1, 400),
+        in_channels=groups * (4 * rng.randint(1, 100) if last else rng.randint(1, 400)),
         out_channels=groups * rng.choice((8 * rng.randint(1, 12), rng.randint(1, 60))),
         size=(rng.randint(1, 16), rng.choice((4 * rng.randint(1, 12), rng.randint(1, 30)))),
-        kernel=(rng.randint(1, 4), rng.choice((1, 1, 2, 2, 2, 4, 8, 12))),
+        kernel=(rng.randint(1, 4), rng.randint(1, 7) if last else rng.choice((1, 1, 2, 2, 2, 4, 8, 12))),
         groups=groups,
     )
 
@@ -64,9 +66,10 @@ def test_random_problems_in_the_emulator(tmp_path):
     assert ": 0" not in said
 
 
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("p", REAL)
-def test_real_layers_fit(p):
-    found = candidates(p)
+def test_real_layers_fit(p, layout):
+    found = candidates(p, memory=FORMATS[layout])
     assert len(found) == len(NAMES) and all(c.fits for c in found.values())
     # Packed weights, of whole tiles, and a copy of x where its channels begin anywhere.
     images, channels, rows, columns = p.x_shape
@@ -75,8 +78,8 @@ def test_real_layers_fit(p):
         tile = 64 if "x64" in name else 128
         packed = 4 * (-(-channels // 32) * 32) * (-(-outputs // tile) * tile)
         copy = 4 * channels * (-(-images * rows * columns // 4) * 4)
-        allowed = {packed + copy} if rows * columns % 4 else {packed, packed + copy}
-        assert c.plan.workspace_bytes in allowed
+        copies = {0} if layout == "nhwc" else {copy} if rows * columns % 4 else {0, copy}
+        assert c.plan.workspace_bytes - packed in copies
 
 
 def test_refusals_say_why():
@@ -89,8 +92,13 @@ def test_refusals_say_why():
         assert {c.refusal for c in candidates(p).values()} == {reason}
     for cut in ({"padding": (1, 0)}, {"output_padding": (0, 1)}, {"dilation": (2, 1)}):
         assert {c.refusal for c in candidates(Problem(**{**SAM.__dict__, **cut})).values()} == {apart}
-    last = {c.refusal for c in candidates(SAM, memory=torch.channels_last).values()}
-    assert last == {"takes outputs of which columns are innermost"}
+    refused = {
+        "takes one group in channels_last": patches(1, 32, 32, (8, 8), (2, 2), 2),
+        "takes strides of x in channels_last that are multiples of 16 bytes": patches(1, 3, 32, (8, 8), (2, 2)),
+        "takes multiples of 4 outputs in a row, of a position in channels_last": patches(1, 32, 3, (8, 8), (2, 2)),
+    }
+    for reason, p in refused.items():
+        assert {c.refusal for c in candidates(p, memory=torch.channels_last).values()} == {reason}
     assert {c.refusal for c in candidates(SAM, torch.float16).values()} == {"has no float16"}
     assert {c.refusal for c in candidates(SAM, device="a100").values()} == {"needs sm_90"}
     torch.backends.cudnn.allow_tf32 = False
@@ -100,9 +108,12 @@ def test_refusals_say_why():
 # GPU
 
 
-def operands(p, rng):
-    x, w = (random_tensor(shape, torch.float32, "cuda") for shape in (p.x_shape, p.w_shape))
-    if rng.random() < 0.3:
+def operands(p, layout, rng):
+    x, w = (
+        random_tensor(shape, torch.float32, "cuda").contiguous(memory_format=FORMATS[layout])
+        for shape in (p.x_shape, p.w_shape)
+    )
+    if layout == "nchw" and rng.random() < 0.3:
         x = lay_out(x, "offset")
     if rng.random() < 0.2:
         w = w.contiguous(memory_format=torch.channels_last)
@@ -111,13 +122,14 @@ def operands(p, rng):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("configuration", NAMES)
-def test_random_problems(configuration):
-    rng = random.Random(configuration)
+def test_random_problems(configuration, layout):
+    rng = random.Random(f"{configuration} {layout}")
     taken = 0
     for _ in range(problem_count(40)):
-        p = problem(rng)
-        x, w, b = operands(p, rng)
+        p = problem(rng, layout)
+        x, w, b = operands(p, layout, rng)
         poison_allocator(p.y_shape, dtype=torch.float32)
         result = forced_if_it_fits(configuration, x, w, b, p)
         if result is None:
@@ -132,9 +144,10 @@ def test_random_problems(configuration):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("p", REAL)
-def test_every_configuration_takes_real_layers(p):
-    x, w, b = operands(p, random.Random(0))
+def test_every_configuration_takes_real_layers(p, layout):
+    x, w, b = operands(p, layout, random.Random(0))
     assert_right = rule_of_forward(p, x, w, b, "tf32")
     for configuration in NAMES:
         poison_allocator(p.y_shape, dtype=torch.float32)
@@ -143,14 +156,15 @@ def test_every_configuration_takes_real_layers(p):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("configuration", NAMES)
-def test_nan_and_inf_spread_by_taps_only(configuration):
+def test_nan_and_inf_spread_by_taps_only(configuration, layout):
     rng = random.Random(configuration)
     ran = 0
     for _ in range(8):
-        p = problem(rng)
+        p = problem(rng, layout)
         p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1])})
-        ones = [torch.ones(s, device="cuda") for s in (p.x_shape, p.w_shape)]
+        ones = [torch.ones(s, device="cuda").contiguous(memory_format=FORMATS[layout]) for s in (p.x_shape, p.w_shape)]
         for pair, reached, _, where in spoilt_operands(p, rng, *ones):
             result = forced_if_it_fits(configuration, *pair, None, p)
             if result is not None:

@@ -1,7 +1,7 @@
-// Configurations of the family for kernels as large as their stride, NCHW, in TF32, on Hopper: as gemm_scatter_sm90,
-// one matrix product of x (positions x channels) and w (channels x outputs of a position), and y its elements,
-// scattered. wgmma takes 32-bit operands from shared memory only if their channels are innermost, and those of x are
-// not: it takes x from registers, to which any order of memory can be loaded. So positions are the rows of the product.
+// Configurations of the family for kernels as large as their stride, in TF32, on Hopper: as gemm_scatter_sm90, one
+// matrix product of x (positions x channels) and w (channels x outputs of a position), and y its elements, scattered.
+// wgmma takes 32-bit operands from shared memory only if their channels are innermost. Those of x in NCHW are not: it
+// takes them from registers, to which any order of memory can be loaded. So positions are the rows of the product.
 // Which of them a row is, and which output a column, is chosen so that a lane's sums are up to four neighbours of a row
 // of y: they are written from registers, as they are. Weights are packed first; the copy engine brings them and x,
 // rounded to TF32.
@@ -30,7 +30,8 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 inline constexpr int32_t consumers = 256, threads = consumers + 128;
 inline constexpr int32_t copier_registers = 40, consumer_registers = 232;
 inline constexpr int32_t group_threads = consumers / 2, group_rows = 128, group_blocks = 2;  // of 64 rows, of a wgmma
-// A segment is what a warp has of a tile's rows: 32 positions, of which the copy engine brings 32 channels at a time.
+// A segment is 32 positions, of which the copy engine brings 32 channels at a time: a warp's, unless y is
+// channels_last.
 inline constexpr int32_t segment_rows = 32, chunk = 32, row_bytes = 128, segment_bytes = chunk * row_bytes;
 // Packed weights: 64 columns, with 32 channels each.
 inline constexpr int32_t block_columns = 64, block_bytes = block_columns * row_bytes;
@@ -61,8 +62,8 @@ constexpr int32_t shared_bytes(const Config& c) {
   return (stages_of(c) * stage_bytes(c) + other_bytes(c) + 1023) / 1024 * 1024;
 }
 
-// Neighbouring outputs of a position that a lane has: all columns of the kernel, or four. Four outputs that follow each
-// other in y are those of 4, 2 or 1 positions.
+// Neighbouring outputs of a position that a lane has: all columns of the kernel, or four; four in channels_last. Four
+// outputs that follow each other in y are those of 4, 2 or 1 positions.
 constexpr int32_t unit_of(int64_t kernel_w) { return kernel_w % 4 == 0 ? 4 : static_cast<int32_t>(kernel_w); }
 
 }  // namespace convt::gemm_scatter_tf32_sm90

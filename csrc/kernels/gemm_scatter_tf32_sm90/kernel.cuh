@@ -31,7 +31,7 @@ struct Tile {
 };
 
 // By one warp: every chunk of every tile of this block.
-template <int Row>
+template <bool channels_last, int Row>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr Config config = configs[Row];
   constexpr int stages = stages_of(config), segments = config.rows / segment_rows,
@@ -58,8 +58,13 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
       device::mbarrier_arrive_expect(full, stage_bytes(config));
 #pragma unroll
       for (int s = 0; s < segments; ++s) {
-        const int32_t at[] = {position[s], c * chunk, tile.group, row[s], 0};
-        device::box_load(x + s * segment_bytes, p.x_map, at, full);
+        if constexpr (channels_last) {
+          const int32_t at[] = {c * chunk, position[s], row[s], 0, 0};
+          device::box_load(x + s * segment_bytes, p.x_map, at, full);
+        } else {
+          const int32_t at[] = {position[s], c * chunk, tile.group, row[s], 0};
+          device::box_load(x + s * segment_bytes, p.x_map, at, full);
+        }
       }
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
@@ -71,9 +76,9 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   }
 }
 
-// The positions of a lane's rows in the segment of its warp: of block m, rows lane / 4 (half 0) and lane / 4 + 8 (half
-// 1). With as many neighbouring positions as make four neighbouring outputs, the lanes of a channel of x read what is
-// in different banks, and those of an output write 128 neighbouring bytes.
+// The position of a lane's row in the segment of its warp, which is: of block m, row lane / 4 (half 0) or lane / 4 + 8
+// (half 1). With as many neighbouring positions as make four neighbouring outputs, the lanes of a channel of x read
+// what is in different banks, and those of an output write 128 neighbouring bytes.
 template <int Unit>
 CONVT_DEVICE int32_t position_of(int32_t lane, int m, int half) {
   const int32_t g = lane / 4;
@@ -120,7 +125,8 @@ struct Fragments {
   }
 };
 
-// Where the outputs of a tile are in y, and their biases: of each unit. Of one that is not there the place is negative.
+// Where the outputs of a tile are in y, and their biases: of each unit, which in channels_last has several. Of one that
+// is not there the place is negative.
 struct Units {
   device::SharedAddress places;
   float* biases;
@@ -130,24 +136,35 @@ struct Units {
     return static_cast<int64_t>(static_cast<uint64_t>(v.y) << 32 | v.x);
   }
 
-  // By the threads of a warpgroup, each of which has at most one.
-  template <int Unit, int Row>
+  // By the threads of a warpgroup, each of which has at most one of both.
+  template <bool channels_last, int Unit, int Row>
   CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t thread) const {
-    static_assert(configs[Row].columns <= group_threads);
-    if (thread * Unit >= configs[Row].columns) return;
+    constexpr int32_t columns = configs[Row].columns;
+    static_assert(columns <= group_threads);
+    const auto bias_of = [&](int64_t channel) { return __ldg(p.bias + channel * p.bias_stride); };
+    if constexpr (channels_last) {
+      if (thread < columns) {
+        auto output = static_cast<uint32_t>(tile.output + thread);
+        const bool there = static_cast<int32_t>(output) < p.outputs && p.bias != nullptr;
+        p.taps.divide(output);
+        biases[thread] = there ? bias_of(output) : 0;
+      }
+    }
+    if (thread * Unit >= columns) return;
     auto output = static_cast<uint32_t>(tile.output + thread * Unit);
     int64_t place = -1;
     float bias = 0;
     if (static_cast<int32_t>(output) < p.outputs) {
-      const auto channel =
-          static_cast<int64_t>(p.taps.divide(output)) + static_cast<int64_t>(tile.group) * p.out_channels;
+      const int64_t channel = channels_last ? 0
+                                            : static_cast<int64_t>(p.taps.divide(output)) +
+                                                  static_cast<int64_t>(tile.group) * p.out_channels;
       const int64_t kernel_row = p.by_rows.divide(output);
       place = channel * p.y_channel_stride + kernel_row * p.y_row_stride + output;
-      if (p.bias != nullptr) bias = __ldg(p.bias + channel * p.bias_stride);
+      if (!channels_last && p.bias != nullptr) bias = bias_of(channel);
     }
     device::store_shared_8(places + static_cast<uint32_t>(8 * thread), static_cast<uint32_t>(place),
                            static_cast<uint32_t>(place >> 32));
-    biases[thread] = bias;
+    if constexpr (!channels_last) biases[thread] = bias;
   }
 };
 
@@ -172,7 +189,7 @@ CONVT_DEVICE void write_four(float* const (&to)[4], int32_t first, int64_t place
 }
 
 // What a lane has of a tile: sums[m] are as wgmma leaves them, of 8 columns two of each half.
-template <int Unit, int Row, int Vector>
+template <bool channels_last, int Unit, int Row, int Vector>
 CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
                         const float (&sums)[group_blocks][configs[Row].columns / 2]) {
   constexpr int columns = configs[Row].columns;
@@ -209,13 +226,15 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
     for (int j = 0; j < columns / 16; ++j) {
       const int64_t place = units.place(4 * j + t);
       if (place < 0) continue;
-      const float bias = units.biases[4 * j + t];
+      float bias[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) bias[e] = units.biases[channels_last ? 16 * j + 4 * t + e : 4 * j + t];
 #pragma unroll
       for (int m = 0; m < group_blocks; ++m) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float* const s = &sums[m][8 * j + 2 * half];
-          const float v[] = {s[0] + bias, s[1] + bias, s[4] + bias, s[5] + bias};
+          const float v[] = {s[0] + bias[0], s[1] + bias[1], s[4] + bias[2], s[5] + bias[3]};
           write_four<Unit, Vector>(to, 2 * m + half, place, v);
         }
       }
@@ -224,7 +243,7 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
 }
 
 // By the consumers: the products of each tile, or of every second one.
-template <int Unit, int Row>
+template <bool channels_last, int Unit, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   constexpr Config config = configs[Row];
   constexpr int stages = stages_of(config), columns = config.columns;
@@ -232,9 +251,10 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const int32_t warp = thread / 32, lane = thread % 32;
-  const int32_t first_segment = (config.alternate ? 0 : group * (group_rows / segment_rows)) + warp;
+  const int32_t first_segment = config.alternate ? 0 : group * (group_rows / segment_rows);
   const Fragments<Unit> fragments(lane);
-  const device::SharedAddress x_of_stages = shared.stages + static_cast<uint32_t>(first_segment * segment_bytes);
+  const device::SharedAddress x_of_stages =
+      shared.stages + static_cast<uint32_t>((first_segment + (channels_last ? 0 : warp)) * segment_bytes);
   const device::MatrixDescriptor w_of_stages =
       device::matrix_descriptor(shared.stages + weights_at(config), 8 * row_bytes);
   const Units units{shared.places + static_cast<uint32_t>(group * places_bytes(config)),
@@ -249,7 +269,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const Tile tile = Tile::of<Row>(p, number);
     // Places before it is this warpgroup's turn, when all its threads have read those of its last tile.
     device::named_barrier(1 + group, group_threads);
-    units.template find<Unit, Row>(p, tile, thread);
+    units.template find<channels_last, Unit, Row>(p, tile, thread);
     float sums[group_blocks][columns / 2];
 #pragma unroll
     for (int m = 0; m < group_blocks; ++m) {
@@ -272,7 +292,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
 #pragma unroll
-        for (int k = 0; k < products; ++k) {
+        for (int k = 0; k < products && !channels_last; ++k) {
           fragments.load(x + static_cast<uint32_t>((half * products + k) * k_of_product * row_bytes), a[half][k]);
         }
         device::wgmma_fence();
@@ -280,7 +300,16 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         for (int k = 0; k < products; ++k) {
           const auto b = device::with_start(w_of_stages, w + static_cast<uint32_t>((half * products + k) * 2));
 #pragma unroll
-          for (int m = 0; m < group_blocks; ++m) device::wgmma_registers<columns>(sums[m], a[half][k][m], b);
+          for (int m = 0; m < group_blocks; ++m) {
+            if constexpr (channels_last) {
+              const device::SharedAddress rows =
+                  x + static_cast<uint32_t>(m * 64 * row_bytes + (half * products + k) * 32);
+              device::wgmma<device::WgmmaType::tf32, columns>(sums[m], device::matrix_descriptor(rows, 8 * row_bytes),
+                                                              b);
+            } else {
+              device::wgmma_registers<columns>(sums[m], a[half][k][m], b);
+            }
+          }
         }
         device::wgmma_commit();
         device::wgmma_wait<1>();
@@ -292,16 +321,24 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
     float* to[4];
     {
-      auto at = static_cast<uint32_t>(tile.segment + first_segment);
-      const auto row = static_cast<int32_t>(p.segments.divide(at));
+      uint32_t at = 0;
+      int32_t row = 0;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        auto column = at * segment_rows + static_cast<uint32_t>(position_of<Unit>(lane, i / 2, i % 2));
+        const int m = i / 2, half = i % 2;
+        int32_t in_segment = position_of<Unit>(lane, m, half);
+        if constexpr (channels_last) in_segment = warp % 2 * 16 + half * 8 + lane / 4;
+        if (channels_last ? half == 0 : i == 0) {
+          // In channels_last rows of a warp are of a segment for each block.
+          at = static_cast<uint32_t>(tile.segment + first_segment + (channels_last ? 2 * m + warp / 2 : warp));
+          row = static_cast<int32_t>(p.segments.divide(at));
+        }
+        auto column = at * segment_rows + static_cast<uint32_t>(in_segment);
         to[i] = nullptr;
         if (row >= p.rows || static_cast<int32_t>(column) >= p.positions) continue;
         const int64_t image = row + static_cast<int64_t>(p.image.divide(column)), image_row = p.width.divide(column);
         to[i] = p.y + image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
-                static_cast<int64_t>(column) * p.kernel_w;
+                static_cast<int64_t>(column) * p.row_outputs;
       }
     }
     device::wgmma_wait<0>();
@@ -310,17 +347,17 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     for (int m = 0; m < group_blocks; ++m) device::wgmma_results(sums[m]);
     device::named_barrier(1 + group, group_threads);
     if (p.vector == 4) [[likely]] {
-      write<Unit, Row, 4>(units, lane, to, sums);
+      write<channels_last, Unit, Row, 4>(units, lane, to, sums);
     } else if (p.vector == 2) {
-      write<Unit, Row, 2>(units, lane, to, sums);
+      write<channels_last, Unit, Row, 2>(units, lane, to, sums);
     } else {
-      write<Unit, Row, 1>(units, lane, to, sums);
+      write<channels_last, Unit, Row, 1>(units, lane, to, sums);
     }
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
   }
 }
 
-template <int Unit, int Row>
+template <bool channels_last, int Unit, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr Config config = configs[Row];
@@ -343,10 +380,10 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(cons
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
-    consume<Unit, Row>(p, shared);
+    consume<channels_last, Unit, Row>(p, shared);
   } else {
     device::fewer_registers<copier_registers>();
-    if (thread < consumers + 32) copy_operands<Row>(p, shared);
+    if (thread < consumers + 32) copy_operands<channels_last, Row>(p, shared);
   }
 #endif
 }

@@ -14,13 +14,14 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
       launch.prepare);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
+  if (is_channels_last(problem)) return launch_unit<true, 4>(plan, launch, stream);
   switch (unit_of(problem.kernel_w)) {
     case 1:
-      return launch_unit<1>(plan, launch, stream);
+      return launch_unit<false, 1>(plan, launch, stream);
     case 2:
-      return launch_unit<2>(plan, launch, stream);
+      return launch_unit<false, 2>(plan, launch, stream);
     case 4:
-      return launch_unit<4>(plan, launch, stream);
+      return launch_unit<false, 4>(plan, launch, stream);
   }
   return cudaErrorInvalidConfiguration;
 }

@@ -1,4 +1,4 @@
-// The launches for kernels of one width; each is instantiated in a translation unit of its own.
+// The launches for one layout and width of a kernel; each is instantiated in a translation unit of its own.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 namespace convt::gemm_scatter_tf32_sm90 {
 
 // Of `Unit` neighbouring outputs of a position.
-template <int Unit>
+template <bool channels_last, int Unit>
 cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t stream);
 
 }  // namespace convt::gemm_scatter_tf32_sm90
@@ -20,26 +20,26 @@ cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t str
 
 namespace convt::gemm_scatter_tf32_sm90 {
 
-template <int Unit, int Row>
+template <bool channels_last, int Unit, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
-  return launch_kernel(prepared, gemm_scatter_tf32_sm90_kernel<Unit, Row>, launch.params,
+  return launch_kernel(prepared, gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Row>, launch.params,
                        static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream);
 }
 
-template <int Unit, int Row = 0>
+template <bool channels_last, int Unit, int Row = 0>
 cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   if constexpr (Row == config_count) {
     return cudaErrorInvalidConfiguration;
   } else {
-    return plan.configuration == Row ? launch_configuration<Unit, Row>(plan, launch, stream)
-                                     : launch_row<Unit, Row + 1>(plan, launch, stream);
+    return plan.configuration == Row ? launch_configuration<channels_last, Unit, Row>(plan, launch, stream)
+                                     : launch_row<channels_last, Unit, Row + 1>(plan, launch, stream);
   }
 }
 
-template <int Unit>
+template <bool channels_last, int Unit>
 cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  return launch_row<Unit>(plan, launch, stream);
+  return launch_row<channels_last, Unit>(plan, launch, stream);
 }
 
 }  // namespace convt::gemm_scatter_tf32_sm90

@@ -19,10 +19,12 @@ struct Params {
   int32_t chunks, blocks, tiles;
   int32_t outputs, positions, rows;  // outputs of a position; positions of a row, and rows
   int32_t out_channels;              // of a group
-  int32_t kernel_h, kernel_w;
-  int32_t vector;  // elements of y that are written at once
+  int32_t kernel_h, row_outputs;     // outputs of a position in a row of y
+  int32_t vector;                    // elements of y that are written at once
   Divisor output_tiles, segment_tiles, segments, image, width;
-  Divisor taps, by_rows;  // outputs of a position: of an output channel, and of a row of the kernel
+  // Outputs of a position: those of an output channel (in channels_last, of a column of the kernel), and those in a row
+  // of y.
+  Divisor taps, by_rows;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -35,8 +37,9 @@ struct PrepareParams {
   int64_t w_input_stride, w_channel_stride, w_row_stride, w_column_stride;
   int64_t x_batch_stride, x_channel_stride, x_position_stride, copy_row;
   int32_t in_channels, outputs, unit;  // of a group; neighbouring outputs of a lane
-  int32_t packing;                     // blocks, which come first
-  int32_t positions;                   // of all images
+  bool channels_last;
+  int32_t packing;    // blocks, which come first
+  int32_t positions;  // of all images
   Divisor chunks, blocks, taps, by_rows, image, copy_blocks;
 };
 
@@ -50,13 +53,14 @@ struct Launch {
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const Tiling packed = make_tiling(config, p, false);
+  const bool last = is_channels_last(p);
   const int64_t w_bytes = packed_bytes(p, packed);
   const bool copies_x = plan.workspace_bytes > w_bytes;
   const Tiling t = make_tiling(config, p, copies_x);
   auto* const workspace = static_cast<unsigned char*>(o.workspace);
   auto* const copy = reinterpret_cast<float*>(workspace + w_bytes);
 
-  launch.x_map = make_x_map(p, copies_x ? copy : o.x, copies_x);
+  launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, copies_x ? copy : o.x, copies_x);
   Params& q = launch.params;
   q = {};
   q.w = workspace;
@@ -67,11 +71,11 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.tiles = static_cast<int32_t>(t.tiles);
   q.outputs = static_cast<int32_t>(outputs_of_position(p)), q.positions = static_cast<int32_t>(t.positions);
   q.rows = static_cast<int32_t>(t.rows), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
-  q.kernel_h = static_cast<int32_t>(p.kernel_h), q.kernel_w = static_cast<int32_t>(p.kernel_w);
+  q.kernel_h = static_cast<int32_t>(p.kernel_h), q.row_outputs = static_cast<int32_t>(row_outputs(p));
   q.vector = vector_of(p, o.result);
   q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
   q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
-  q.taps = Divisor(p.kernel_h * p.kernel_w), q.by_rows = Divisor(p.kernel_w);
+  q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w), q.by_rows = Divisor(row_outputs(p));
 
   PrepareParams& r = launch.prepare;
   r = {};
@@ -79,7 +83,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.w_input_stride = p.w_strides[0], r.w_channel_stride = p.w_strides[1];
   r.w_row_stride = p.w_strides[2], r.w_column_stride = p.w_strides[3];
   r.in_channels = static_cast<int32_t>(p.in_channels_per_group()), r.outputs = q.outputs;
-  r.unit = unit_of(p.kernel_w);
+  r.channels_last = last, r.unit = last ? 4 : unit_of(p.kernel_w);
   r.chunks = Divisor(t.chunks), r.blocks = Divisor(t.blocks), r.taps = q.taps, r.by_rows = q.by_rows;
   const int64_t packing = p.groups * t.blocks * t.chunks;
   r.packing = static_cast<int32_t>(packing);

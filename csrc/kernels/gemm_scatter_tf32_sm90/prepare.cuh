@@ -24,7 +24,14 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
       p.unit == 4 ? column / 16 * 16 + column % 8 / 2 * 4 + column % 16 / 8 * 2 + column % 2 : column;
   auto output = block * block_columns + static_cast<uint32_t>(output_of_block);
   const bool there = static_cast<int32_t>(output) < p.outputs;
-  const int64_t channel = p.taps.divide(output), row = p.by_rows.divide(output);
+  int64_t channel, row;
+  if (p.channels_last) {
+    row = p.by_rows.divide(output);
+    const uint32_t kernel_column = p.taps.divide(output);
+    channel = output, output = kernel_column;
+  } else {
+    channel = p.taps.divide(output), row = p.by_rows.divide(output);
+  }
   const auto first = static_cast<int32_t>(chunk_number) * chunk + thread / block_columns;
   const float* const w = p.w + (group * p.in_channels + first) * p.w_input_stride + channel * p.w_channel_stride +
                          row * p.w_row_stride + static_cast<int64_t>(output) * p.w_column_stride;
@@ -36,7 +43,7 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
 #pragma unroll
   for (int i = 0; i < loads; ++i) {
     const int32_t at = i * step + thread / block_columns;
-    tile[column * prepare_pitch + at / 8 * 8 + at % 2 * 4 + at % 8 / 2] = values[i];
+    tile[column * prepare_pitch + (p.channels_last ? at : at / 8 * 8 + at % 2 * 4 + at % 8 / 2)] = values[i];
   }
   __syncthreads();
   constexpr int32_t units = row_bytes / 16;

@@ -1,4 +1,4 @@
-// Kernels as large as their stride, NCHW, in TF32, on Hopper's tensor cores. See csrc/kernels/gemm_scatter_tf32_sm90.
+// Kernels as large as their stride, in TF32, on Hopper's tensor cores. See csrc/kernels/gemm_scatter_tf32_sm90.
 #include <algorithm>
 #include <cmath>
 
@@ -25,7 +25,6 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (device.compute_capability != 90) return "needs sm_90";
   if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
   if (p.in_channels == 0) return "takes at least one input channel";
-  if (p.kernel_w > 2 && p.kernel_w % 4 != 0) return "takes 1 or 2 columns of a kernel, or a multiple of 4";
   constexpr int64_t limit = int64_t{1} << 30;
   const int64_t outputs = family::outputs_of_position(p);
   for (const int64_t size : {p.batch, p.in_channels, p.out_channels, p.out_h, p.out_w, outputs}) {
@@ -39,19 +38,32 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   const Strides& x = p.x_strides;
   if (!dense(p.in_h, x[2], checked_mul(p.in_w, p.in_w > 1 ? x[3] : x[2])))
     return "takes images whose rows follow each other";
-  if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
+  if (family::is_channels_last(p)) {
+    if (p.groups > 1) return "takes one group in channels_last";
+    if (!p.x_aligned || !dense(p.in_channels, x[1], 1)) return "takes x in channels_last, aligned to 16 bytes, if y is";
+    if (!family::make_channels_last_x_map(p, nullptr).valid()) {
+      return "takes strides of x in channels_last that are multiples of 16 bytes";
+    }
+    if (!dense(p.kernel_w, p.y_strides[3], p.out_channels)) {
+      return "takes outputs in channels_last whose columns follow each other";
+    }
+    if (family::row_outputs(p) % 4 != 0) return "takes multiples of 4 outputs in a row, of a position in channels_last";
+    return "";
+  }
+  if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns or channels are innermost";
+  if (p.kernel_w > 2 && p.kernel_w % 4 != 0) return "takes 1 or 2 columns of a kernel, or a multiple of 4";
   return "";
 }
 
 // Whether the copy engine takes x as it is, and whether x may be copied to where it does.
 bool takes_x(const Problem& p) {
   const bool innermost = p.in_w > 1 ? p.x_strides[3] == 1 : p.in_h == 1 || p.x_strides[2] == 1;
-  return innermost && p.x_aligned && family::make_x_map(p, nullptr, false).valid();
+  return family::is_channels_last(p) || (innermost && p.x_aligned && family::make_x_map(p, nullptr, false).valid());
 }
 bool may_copy_x(const Problem& p) {
   const int64_t blocks = ceil_div<int64_t>(family::copied_row(p), family::copied_positions);
-  return family::copied_row(p) < int64_t{1} << 30 && family::copied_bytes(p) <= most_copied_bytes &&
-         checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
+  return !family::is_channels_last(p) && family::copied_row(p) < int64_t{1} << 30 &&
+         family::copied_bytes(p) <= most_copied_bytes && checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
 }
 
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies_x) {

@@ -3,6 +3,6 @@
 
 namespace convt::gemm_scatter_tf32_sm90 {
 
-template cudaError_t launch_unit<2>(const Plan&, const Launch&, cudaStream_t);
+template cudaError_t launch_unit<false, 2>(const Plan&, const Launch&, cudaStream_t);
 
 }  // namespace convt::gemm_scatter_tf32_sm90
