@@ -45,12 +45,12 @@ Problem patches() {
   return p;
 }
 
-template <bool channels_last, int Unit, int Row = 0>
+template <bool channels_last, int Unit, int Neighbours = 4 / Unit, int Row = 0>
 void launch_row(const Plan& plan, const family::Params& params) {
   if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<channels_last, Unit, Row + 1>(plan, params);
+    if (plan.configuration != Row) return launch_row<channels_last, Unit, Neighbours, Row + 1>(plan, params);
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
-                 [&] { family::gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Row>(params); });
+                 [&] { family::gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Neighbours, Row>(params); });
   }
 }
 
@@ -84,6 +84,8 @@ bool run(int32_t row) {
     const bool last = family::is_channels_last(p);
     if (last) {
       launch_row<true, 4>(plan, params);
+    } else if (launch.neighbours < 4 / unit) {
+      unit == 1 ? launch_row<false, 1, 1>(plan, params) : launch_row<false, 2, 1>(plan, params);
     } else if (unit == 1) {
       launch_row<false, 1>(plan, params);
     } else if (unit == 2) {

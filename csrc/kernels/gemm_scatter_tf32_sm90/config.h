@@ -63,7 +63,8 @@ constexpr int32_t shared_bytes(const Config& c) {
 }
 
 // Neighbouring outputs of a position that a lane has: all columns of the kernel, or four; four in channels_last. Four
-// outputs that follow each other in y are those of 4, 2 or 1 positions.
+// that follow each other in y are those of 4, 2 or 1 neighbouring positions; where they cannot be written at once, a
+// lane has no neighbouring positions, and those of several lanes follow each other.
 constexpr int32_t unit_of(int64_t kernel_w) { return kernel_w % 4 == 0 ? 4 : static_cast<int32_t>(kernel_w); }
 
 }  // namespace convt::gemm_scatter_tf32_sm90

@@ -77,22 +77,22 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
 }
 
 // The position of a lane's row in the segment of its warp, which is: of block m, row lane / 4 (half 0) or lane / 4 + 8
-// (half 1). With as many neighbouring positions as make four neighbouring outputs, the lanes of a channel of x read
-// what is in different banks, and those of an output write 128 neighbouring bytes.
-template <int Unit>
+// (half 1). A lane has so many neighbouring ones that those of a channel of x are in different banks for the lanes that
+// read them at once, and the outputs that lanes write at once are neighbours too.
+template <int Neighbours>
 CONVT_DEVICE int32_t position_of(int32_t lane, int m, int half) {
   const int32_t g = lane / 4;
-  return Unit == 1 ? 4 * g + 2 * m + half : Unit == 2 ? 16 * m + 2 * g + half : 16 * m + 8 * half + g;
+  return Neighbours == 4 ? 4 * g + 2 * m + half : Neighbours == 2 ? 16 * m + 2 * g + half : 16 * m + 8 * half + g;
 }
 
 // What a lane has of x for a product, K being 8 channels of `from` on, the first of which is a row of the segment that
 // begins a period of the swizzle: of each block of rows the channels 2t and 2t + 1, with t = lane % 4.
-template <int Unit>
+template <int Neighbours>
 struct Fragments {
   uint32_t even, odd;  // where the lane's first position is of its two channels
 
   CONVT_DEVICE explicit Fragments(int32_t lane) {
-    const int32_t first = position_of<Unit>(lane, 0, 0), channel = lane % 4 * 2;
+    const int32_t first = position_of<Neighbours>(lane, 0, 0), channel = lane % 4 * 2;
     const auto at = [&](int32_t c) {
       return static_cast<uint32_t>(c * row_bytes + ((first / 4 ^ c) * 16 + first % 4 * 4));
     };
@@ -101,7 +101,7 @@ struct Fragments {
 
   CONVT_DEVICE void load(device::SharedAddress from, uint32_t (&a)[group_blocks][4]) const {
     const device::SharedAddress e = from + even, o = from + odd;
-    if constexpr (Unit == 1) {
+    if constexpr (Neighbours == 4) {
       const uint4 u = device::load_shared_16(e), v = device::load_shared_16(o);
       a[0][0] = u.x, a[0][1] = u.y, a[1][0] = u.z, a[1][1] = u.w;
       a[0][2] = v.x, a[0][3] = v.y, a[1][2] = v.z, a[1][3] = v.w;
@@ -110,7 +110,7 @@ struct Fragments {
       for (int m = 0; m < group_blocks; ++m) {
         // 16 positions are 64 bytes further, and 8 are 32, before the swizzle.
         const auto there = static_cast<uint32_t>(64 * m);
-        if constexpr (Unit == 2) {
+        if constexpr (Neighbours == 2) {
           const uint2 u = device::load_shared_8(e ^ there), v = device::load_shared_8(o ^ there);
           a[m][0] = u.x, a[m][1] = u.y, a[m][2] = v.x, a[m][3] = v.y;
         } else {
@@ -243,7 +243,7 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
 }
 
 // By the consumers: the products of each tile, or of every second one.
-template <bool channels_last, int Unit, int Row>
+template <bool channels_last, int Unit, int Neighbours, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   constexpr Config config = configs[Row];
   constexpr int stages = stages_of(config), columns = config.columns;
@@ -252,7 +252,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const int32_t warp = thread / 32, lane = thread % 32;
   const int32_t first_segment = config.alternate ? 0 : group * (group_rows / segment_rows);
-  const Fragments<Unit> fragments(lane);
+  const Fragments<Neighbours> fragments(lane);
   const device::SharedAddress x_of_stages =
       shared.stages + static_cast<uint32_t>((first_segment + (channels_last ? 0 : warp)) * segment_bytes);
   const device::MatrixDescriptor w_of_stages =
@@ -326,7 +326,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int m = i / 2, half = i % 2;
-        int32_t in_segment = position_of<Unit>(lane, m, half);
+        int32_t in_segment = position_of<Neighbours>(lane, m, half);
         if constexpr (channels_last) in_segment = warp % 2 * 16 + half * 8 + lane / 4;
         if (channels_last ? half == 0 : i == 0) {
           // In channels_last rows of a warp are of a segment for each block.
@@ -346,18 +346,20 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
     for (int m = 0; m < group_blocks; ++m) device::wgmma_results(sums[m]);
     device::named_barrier(1 + group, group_threads);
-    if (p.vector == 4) [[likely]] {
-      write<channels_last, Unit, Row, 4>(units, lane, to, sums);
-    } else if (p.vector == 2) {
-      write<channels_last, Unit, Row, 2>(units, lane, to, sums);
+    // Of neighbouring positions all are written at once, if they are several.
+    constexpr int widest = Unit * Neighbours;
+    if (widest == 4 && (Neighbours > 1 || p.vector == 4)) {
+      if constexpr (widest == 4) write<channels_last, Unit, Row, 4>(units, lane, to, sums);
+    } else if (Neighbours == 1 && Unit >= 2 && p.vector == 2) {
+      if constexpr (Neighbours == 1 && Unit >= 2) write<channels_last, Unit, Row, 2>(units, lane, to, sums);
     } else {
-      write<channels_last, Unit, Row, 1>(units, lane, to, sums);
+      if constexpr (Neighbours == 1) write<channels_last, Unit, Row, 1>(units, lane, to, sums);
     }
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
   }
 }
 
-template <bool channels_last, int Unit, int Row>
+template <bool channels_last, int Unit, int Neighbours, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr Config config = configs[Row];
@@ -380,7 +382,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(cons
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
-    consume<channels_last, Unit, Row>(p, shared);
+    consume<channels_last, Unit, Neighbours, Row>(p, shared);
   } else {
     device::fewer_registers<copier_registers>();
     if (thread < consumers + 32) copy_operands<channels_last, Row>(p, shared);

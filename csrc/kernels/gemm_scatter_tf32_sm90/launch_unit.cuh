@@ -20,26 +20,27 @@ cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t str
 
 namespace convt::gemm_scatter_tf32_sm90 {
 
-template <bool channels_last, int Unit, int Row>
+template <bool channels_last, int Unit, int Neighbours, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
-  return launch_kernel(prepared, gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Row>, launch.params,
+  return launch_kernel(prepared, gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Neighbours, Row>, launch.params,
                        static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream);
 }
 
-template <bool channels_last, int Unit, int Row = 0>
+template <bool channels_last, int Unit, int Neighbours, int Row = 0>
 cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   if constexpr (Row == config_count) {
     return cudaErrorInvalidConfiguration;
   } else {
-    return plan.configuration == Row ? launch_configuration<channels_last, Unit, Row>(plan, launch, stream)
-                                     : launch_row<channels_last, Unit, Row + 1>(plan, launch, stream);
+    return plan.configuration == Row ? launch_configuration<channels_last, Unit, Neighbours, Row>(plan, launch, stream)
+                                     : launch_row<channels_last, Unit, Neighbours, Row + 1>(plan, launch, stream);
   }
 }
 
 template <bool channels_last, int Unit>
 cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  return launch_row<channels_last, Unit>(plan, launch, stream);
+  if (launch.neighbours == 4 / Unit) return launch_row<channels_last, Unit, 4 / Unit>(plan, launch, stream);
+  return launch_row<channels_last, Unit, 1>(plan, launch, stream);
 }
 
 }  // namespace convt::gemm_scatter_tf32_sm90

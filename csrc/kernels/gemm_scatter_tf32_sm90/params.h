@@ -46,6 +46,7 @@ struct PrepareParams {
 struct Launch {
   Params params;
   TensorMapLayout x_map;  // of which the driver makes the map
+  int32_t neighbours;     // positions of a lane
   PrepareParams prepare;
   int64_t prepare_grid;
 };
@@ -72,7 +73,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.outputs = static_cast<int32_t>(outputs_of_position(p)), q.positions = static_cast<int32_t>(t.positions);
   q.rows = static_cast<int32_t>(t.rows), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
   q.kernel_h = static_cast<int32_t>(p.kernel_h), q.row_outputs = static_cast<int32_t>(row_outputs(p));
-  q.vector = vector_of(p, o.result);
+  const int32_t unit = last ? 4 : unit_of(p.kernel_w), vector = vector_of(p, o.result);
+  launch.neighbours = vector == 4 ? 4 / unit : 1;
+  q.vector = std::min(vector, unit * launch.neighbours);
   q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
   q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
   q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w), q.by_rows = Divisor(row_outputs(p));
@@ -83,7 +86,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.w_input_stride = p.w_strides[0], r.w_channel_stride = p.w_strides[1];
   r.w_row_stride = p.w_strides[2], r.w_column_stride = p.w_strides[3];
   r.in_channels = static_cast<int32_t>(p.in_channels_per_group()), r.outputs = q.outputs;
-  r.channels_last = last, r.unit = last ? 4 : unit_of(p.kernel_w);
+  r.channels_last = last, r.unit = unit;
   r.chunks = Divisor(t.chunks), r.blocks = Divisor(t.blocks), r.taps = q.taps, r.by_rows = q.by_rows;
   const int64_t packing = p.groups * t.blocks * t.chunks;
   r.packing = static_cast<int32_t>(packing);
