@@ -300,6 +300,97 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
   }
 }
 
+// Four lanes, whose numbers differ in the bits `A` and `B`, exchange words: of word i of each, lane i of them gets all.
+// The lane's number among them has bit 0 where it has A, and bit 1 where it has B.
+template <int A, int B>
+CONVT_DEVICE void exchange(uint32_t (&w)[4], int32_t lane) {
+  const auto pair = [&](bool upper, int mask, uint32_t& low, uint32_t& high) {
+    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? low : high, mask);
+    low = upper ? got : low, high = upper ? high : got;
+  };
+  pair((lane & A) != 0, A, w[0], w[1]), pair((lane & A) != 0, A, w[2], w[3]);
+  pair((lane & B) != 0, B, w[0], w[2]), pair((lane & B) != 0, B, w[1], w[3]);
+}
+
+// Writes what a lane has of a tile from registers, where vectors of y have 8 elements: those that four lanes have of
+// rows and columns side by side. `Width` columns of the kernel, which are rows of the product, are in a vector (1 in
+// channels_last, where it has columns of one row).
+template <class Scalar, int Row, bool channels_last, int Width>
+CONVT_DEVICE void write_registers(
+    const Params& p, const Tile& tile, int32_t first_row, const Places& places, const float* biases, int32_t warp,
+    int32_t lane, const float (&sums)[configs[Row].group_rows() / block_side][configs[Row].columns / 2]) {
+  constexpr Config config = configs[Row];
+  constexpr int blocks = config.group_rows() / block_side;
+  constexpr int a = Width == 4 ? 4 : 1, b = Width == 1 ? 2 : Width == 2 ? 4 : 8;
+  const int32_t number = ((lane & a) != 0 ? 1 : 0) + ((lane & b) != 0 ? 2 : 0), t = lane % 4;
+  // The lane's vector in 32 columns, and its first row in 8.
+  const int32_t column_of_vector = 8 * number + (Width == 4   ? 2 * t
+                                                 : Width == 2 ? t / 2 * 4
+                                                              : 0),
+                row_of_vector = lane / 4 / Width * Width;
+  auto* const y = static_cast<uint16_t*>(p.y);
+  int64_t of_rows[blocks][2];
+  float bias_of_rows[blocks][2];
+#pragma unroll
+  for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t row = m * block_side + warp * 16 + half * 8;
+      const bool there = channels_last || tile.output + first_row + row + row_of_vector < p.outputs;
+      of_rows[m][half] =
+          there ? Places::get(channels_last ? places.positions : places.kernel_rows, row + row_of_vector) : -1;
+      bias_of_rows[m][half] = channels_last ? 0 : biases[row + lane / 4];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < config.columns / 32; ++j) {
+    const int32_t column = 32 * j + column_of_vector;
+    int64_t of_column = -1;
+    float bias_of_columns[4][2] = {};
+    if constexpr (channels_last) {
+      auto output = static_cast<uint32_t>(tile.output + column);
+      if (static_cast<int32_t>(output) < p.outputs) {
+        const int64_t kernel_row = p.by_rows.divide(output);
+        of_column = kernel_row * p.y_row_stride + output;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) bias_of_columns[i][e] = biases[32 * j + 8 * i + 2 * t + e];
+      }
+    } else {
+      of_column = Places::get(places.positions, column);
+    }
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t w[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* const v = &sums[m][(4 * j + i) * 4 + 2 * half];
+          w[i] = pack(Scalar{}, v[0] + bias_of_rows[m][half] + bias_of_columns[i][0],
+                      v[1] + bias_of_rows[m][half] + bias_of_columns[i][1]);
+        }
+        exchange<a, b>(w, lane);
+        if (of_column < 0 || of_rows[m][half] < 0) continue;
+        constexpr uint32_t low = 0x5410, high = 0x7632;
+        uint16_t* const to = y + of_rows[m][half] + of_column;
+        // Words of two positions: of a position, one column of the kernel after the other.
+        if constexpr (Width == 1) {
+          device::store_global_16(to, w[0], w[1], w[2], w[3]);
+        } else if constexpr (Width == 2) {
+          device::store_global_16(to, __byte_perm(w[0], w[2], low), __byte_perm(w[0], w[2], high),
+                                  __byte_perm(w[1], w[3], low), __byte_perm(w[1], w[3], high));
+        } else {
+          device::store_global_16(to, __byte_perm(w[0], w[1], low), __byte_perm(w[2], w[3], low),
+                                  __byte_perm(w[0], w[1], high), __byte_perm(w[2], w[3], high));
+        }
+      }
+    }
+  }
+}
+
 // By the consumers: the products of each tile, or of every second one.
 template <class Scalar, int Row, bool channels_last>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
@@ -387,7 +478,23 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
     device::wgmma_wait<0>();
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+    chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
     device::named_barrier(1 + group, group_threads);
+    if (p.from_registers) [[likely]] {
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
+      const auto write_width = [&]<int Width>() {
+        write_registers<Scalar, Row, channels_last, Width>(p, tile, first_row, places, biases, warp, lane, sums);
+      };
+      if (channels_last || p.kernel_w == 1) {
+        write_width.template operator()<1>();
+      } else if (p.kernel_w == 2) {
+        if constexpr (!channels_last) write_width.template operator()<2>();
+      } else {
+        if constexpr (!channels_last) write_width.template operator()<4>();
+      }
+      continue;
+    }
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
       device::wgmma_results(sums[m]);
@@ -416,7 +523,6 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
     device::named_barrier(1 + group, group_threads);
     write<Row, channels_last>(p, tile, first_row, places, staged);
-    chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
   }
 }
 

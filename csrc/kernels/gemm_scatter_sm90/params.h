@@ -19,9 +19,10 @@ struct Params {
   int32_t outputs, positions, rows;  // outputs of a position; positions of a row, and rows
   int32_t out_channels;              // of a group
   int32_t kernel_h, kernel_w;
-  int32_t vector;   // elements of y that are written at once
-  bool whole_rows;  // vectors of all rows of the kernel are written in the order in which they are in y
-  bool aligns_x;    // the kernel before this one copies x
+  int32_t vector;       // elements of y that are written at once
+  bool from_registers;  // four lanes have a vector's elements and exchange them; otherwise a tile is staged
+  bool whole_rows;      // vectors of all rows of the kernel are written in the order in which they are in y
+  bool aligns_x;        // the kernel before this one copies x
   Divisor output_tiles, segment_tiles, segments, image, width;
   Divisor taps;  // of an output channel; in channels_last, output channels
   // Unless y is channels_last, columns of the kernel; otherwise outputs of a row of it.
@@ -81,7 +82,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w);
   q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_w);
   q.vector = vector_of(p, o.result);
-  q.whole_rows = writes_whole_rows(p);
+  q.from_registers = q.vector == 8 && (last || p.kernel_w == 1 || p.kernel_w == 2 || p.kernel_w == 4);
+  q.whole_rows = !q.from_registers && writes_whole_rows(p);
   if (q.whole_rows) {
     q.row_vectors = Divisor(p.kernel_h * p.out_w / q.vector), q.kernel_row_vectors = Divisor(p.out_w / q.vector);
   }
