@@ -18,30 +18,13 @@ namespace {
 namespace family = gemm_scatter_tf32_sm90;
 
 Problem patches() {
-  Problem p;
-  p.dtype = DataType::float32, p.precision = Precision::tf32;
-  do {
-    const bool last = pick(0, 2) == 0;
-    p.batch = pick(1, 4);
-    p.groups = !last && pick(0, 3) == 0 ? pick(1, 3) : 1;
-    p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
-    p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 12));
-    p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
-    p.kernel_h = p.stride_h = pick(1, 4);
-    p.kernel_w = p.stride_w = pick(0, 2) == 0 ? 4 * pick(1, 5) : pick(1, last ? 3 : 2);
-    p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
-    p.x_strides = last ? channels_last(p.x_sizes()) : dense(p.x_sizes());
-    p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
-    p.w_strides = pick(0, 3) == 0 ? channels_last(p.w_sizes()) : dense(p.w_sizes());
-    // Images or channels of a larger tensor, or channels that are innermost.
-    if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? 4 : 1) * pick(1, 9);
-    if (!last && pick(0, 3) == 0) p.x_strides[1] += (pick(0, 1) == 0 ? 4 : 1) * pick(1, 9), p.x_strides[0] *= 3;
-    if (last && pick(0, 3) == 0) p.x_strides = channels_last({p.batch, p.in_channels + 8, p.in_h, p.in_w});
-    if (pick(0, 7) == 0) p.x_strides = channels_last(p.x_sizes());
-    if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
-    p.has_bias = pick(0, 1) == 1;
-    p.bias_stride = 1;
-  } while (p.useful_macs() > 6000000);
+  Problem p = random_patches(DataType::float32, 4, [](bool last) {
+    return pick(0, 2) == 0 ? 4 * pick(1, 5) : pick(1, last ? 3 : 2);
+  });
+  p.precision = Precision::tf32;
+  // Weights are packed from any layout; channels of x that are innermost are copied, if those of y are not.
+  if (pick(0, 1) == 0) p.w_strides = pick(0, 1) == 0 ? channels_last(p.w_sizes()) : dense(p.w_sizes());
+  if (pick(0, 7) == 0) p.x_strides = channels_last(p.x_sizes());
   return p;
 }
 

@@ -6,8 +6,8 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import forced, forced_if_it_fits
-from reference import Problem, lay_out, poison_allocator, problem_count, random_tensor, rule_of_forward, spoilt_operands
+from forced import check_random_problems, check_spread, forced_if_it_fits
+from reference import Problem, lay_out, poison_allocator, random_tensor, rule_of_forward
 
 import convt
 from convt import _C
@@ -142,20 +142,12 @@ def operands(p, dtype, rng):
 @pytest.mark.parametrize("configuration", NAMES)
 def test_random_problems(configuration, precision):
     rng, dtype = random.Random(f"{configuration} {precision}"), DTYPES[precision]
-    taken = 0
-    for _ in range(problem_count(40)):
+
+    def draw():
         p = problem(rng)
-        x, w, b = operands(p, dtype, rng)
-        poison_allocator(p.y_shape, dtype=dtype)
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is None:
-            continue
-        taken += 1
-        rule_of_forward(p, x, w, b, precision)(result)
-        poison_allocator(p.y_shape, dtype=dtype)
-        assert torch.equal(forced(configuration, x, w, b, p), result)
-    # The sanitizer has few problems a test.
-    assert taken > 3 or problem_count(40) < 40
+        return p, *operands(p, dtype, rng)
+
+    check_random_problems(configuration, precision, draw, 40)
 
 
 @pytest.mark.gpu
@@ -189,9 +181,5 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
         if min(p.y_shape) < 1:
             continue
         ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
-        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
-            result = forced_if_it_fits(configuration, *pair, None, p)
-            if result is not None:
-                ran += 1
-                assert torch.equal(~result.cpu().isfinite(), reached), where
+        ran += check_spread(configuration, p, rng, *ones)
     assert ran > 0

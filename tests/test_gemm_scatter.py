@@ -5,16 +5,8 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import forced, forced_if_it_fits
-from reference import (
-    Problem,
-    lay_out,
-    poison_allocator,
-    problem_count,
-    random_tensor,
-    rule_of_forward,
-    spoilt_operands,
-)
+from forced import check_random_problems, check_spread, forced
+from reference import Problem, lay_out, poison_allocator, random_tensor, rule_of_forward
 
 import convt
 from convt import _C
@@ -131,20 +123,12 @@ def operands(p, dtype, layout, rng):
 @pytest.mark.parametrize("configuration", NAMES)
 def test_random_problems(configuration, dtype, layout):
     rng = random.Random(f"{configuration} {dtype} {layout}")
-    taken = 0
-    for _ in range(problem_count(15)):
+
+    def draw():
         p = problem(rng, layout)
-        x, w, b = operands(p, dtype, layout, rng)
-        poison_allocator(p.y_shape, dtype=dtype)
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is None:
-            continue
-        taken += 1
-        rule_of_forward(p, x, w, b, str(dtype))(result)
-        poison_allocator(p.y_shape, dtype=dtype)
-        assert torch.equal(forced(configuration, x, w, b, p), result)
-    # The sanitizer has few problems a test.
-    assert taken > 3 or problem_count(15) < 15
+        return p, *operands(p, dtype, layout, rng)
+
+    check_random_problems(configuration, str(dtype), draw, 15)
 
 
 @pytest.mark.gpu
@@ -174,9 +158,5 @@ def test_nan_and_inf_spread_by_taps_only(configuration, layout):
             torch.ones(s, dtype=dtype, device="cuda").contiguous(memory_format=FORMATS[layout])
             for s in (p.x_shape, p.w_shape)
         ]
-        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
-            result = forced_if_it_fits(configuration, *pair, None, p)
-            if result is not None:
-                ran += 1
-                assert torch.equal(~result.cpu().isfinite(), reached), where
+        ran += check_spread(configuration, p, rng, *ones)
     assert ran > 0

@@ -5,8 +5,8 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import forced, forced_if_it_fits
-from reference import Problem, lay_out, poison_allocator, problem_count, random_tensor, rule_of_forward, spoilt_operands
+from forced import check_random_problems, check_spread, forced
+from reference import Problem, lay_out, poison_allocator, random_tensor, rule_of_forward
 
 import convt
 from convt import _C
@@ -126,20 +126,12 @@ def operands(p, layout, rng):
 @pytest.mark.parametrize("configuration", NAMES)
 def test_random_problems(configuration, layout):
     rng = random.Random(f"{configuration} {layout}")
-    taken = 0
-    for _ in range(problem_count(40)):
+
+    def draw():
         p = problem(rng, layout)
-        x, w, b = operands(p, layout, rng)
-        poison_allocator(p.y_shape, dtype=torch.float32)
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is None:
-            continue
-        taken += 1
-        rule_of_forward(p, x, w, b, "tf32")(result)
-        poison_allocator(p.y_shape, dtype=torch.float32)
-        assert torch.equal(forced(configuration, x, w, b, p), result)
-    # The sanitizer has few problems a test.
-    assert taken > 3 or problem_count(40) < 40
+        return p, *operands(p, layout, rng)
+
+    check_random_problems(configuration, "tf32", draw, 40)
 
 
 @pytest.mark.gpu
@@ -165,9 +157,5 @@ def test_nan_and_inf_spread_by_taps_only(configuration, layout):
         p = problem(rng, layout)
         p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1])})
         ones = [torch.ones(s, device="cuda").contiguous(memory_format=FORMATS[layout]) for s in (p.x_shape, p.w_shape)]
-        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
-            result = forced_if_it_fits(configuration, *pair, None, p)
-            if result is not None:
-                ran += 1
-                assert torch.equal(~result.cpu().isfinite(), reached), where
+        ran += check_spread(configuration, p, rng, *ones)
     assert ran > 0

@@ -946,6 +946,52 @@ enum class Major { k, mn };
 template <int N>
 void wgmma_results(float (&)[N]) {}
 
+// Adds to the sums that the threads of a warpgroup hold of 64 x N: the products of a(row, k) and b(column, k). Or they are
+// the `first`.
+template <int N, int K, class A, class B>
+void add_products(const std::vector<float*>& sums, const A& a, const B& b, bool first = false) {
+  std::vector<double> columns(static_cast<size_t>(N * K));
+  for (int n = 0; n < N; ++n) {
+    for (int k = 0; k < K; ++k) columns[static_cast<size_t>(n * K + k)] = b(n, k);
+  }
+  for (int m = 0; m < 64; ++m) {
+    double row[K];
+    for (int k = 0; k < K; ++k) row[k] = a(m, k);
+    for (int n = 0; n < N; ++n) {
+      double sum = 0;
+      for (int k = 0; k < K; ++k) sum += row[k] * columns[static_cast<size_t>(n * K + k)];
+      float& to = sums[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + n % 8 / 2)][n / 8 * 4 + m % 16 / 8 * 2 + n % 2];
+      to = static_cast<float>(first ? sum : static_cast<double>(to) + sum);
+    }
+  }
+}
+
+// A product is done at once or when it is waited for.
+template <class Product>
+void issue_wgmma(simt::Warpgroup& g, const Product& product) {
+  if (simt::coin() && g.open.empty() && g.groups.empty()) {
+    product();
+  } else {
+    g.open.push_back(product);
+  }
+}
+
+// The element `e` of the unit of 16 bytes of row `r` of an operand, whose rows have 128 bytes; `blocks` times the distance
+// of MN-major operands away.
+template <WgmmaType type>
+double element_of(const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) {
+  const SharedAddress at =
+      swizzled(m.start + static_cast<SharedAddress>(blocks) * m.next + static_cast<SharedAddress>(r / 8) * m.stride +
+               static_cast<SharedAddress>(r % 8 * 128) + static_cast<SharedAddress>(16 * unit));
+  if constexpr (type == WgmmaType::tf32) {
+    return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
+  } else if constexpr (type == WgmmaType::float16) {
+    return to_float(Float16{reinterpret_cast<const uint16_t*>(at)[e]});
+  } else {
+    return to_float(BFloat16{reinterpret_cast<const uint16_t*>(at)[e]});
+  }
+}
+
 template <WgmmaType type, int N, Major a_major = Major::k, Major b_major = Major::k, bool first = false>
 void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   static const char here = 0;
@@ -960,50 +1006,21 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
     for (int i = 1; i < 128; ++i) {
       if (all[i]->a.start != a.start || all[i]->b.start != b.start) simt::fail("threads give wgmma different operands");
     }
-    const auto product = [sums, a, b] {
+    issue_wgmma(g, [sums, a, b] {
       constexpr int k = type == WgmmaType::tf32 ? 8 : 16;
       constexpr int of_unit = k / 2;  // elements of 16 bytes
-      // The element at `unit` and `e` of row `r`, of 128 bytes, `blocks` times the distance of MN-major operands away.
-      const auto element = [](const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) -> double {
-        const SharedAddress at = swizzled(
-            m.start + static_cast<SharedAddress>(blocks) * m.next + static_cast<SharedAddress>(r / 8) * m.stride +
-            static_cast<SharedAddress>(r % 8 * 128) + static_cast<SharedAddress>(16 * unit));
-        if constexpr (type == WgmmaType::tf32) {
-          return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
-        } else if constexpr (type == WgmmaType::float16) {
-          return to_float(Float16{reinterpret_cast<const uint16_t*>(at)[e]});
-        } else {
-          return to_float(BFloat16{reinterpret_cast<const uint16_t*>(at)[e]});
-        }
-      };
-      std::vector<double> columns(static_cast<size_t>(N * k));
-      for (int n = 0; n < N; ++n) {
-        for (int i = 0; i < k; ++i) {
-          columns[static_cast<size_t>(n * k + i)] = b_major == Major::k
-                                                        ? element(b, n, i / of_unit, i % of_unit)
-                                                        : element(b, i, n % 64 / of_unit, n % of_unit, n / 64);
-        }
-      }
-      for (int m = 0; m < 64; ++m) {
-        double weights[k];
-        for (int i = 0; i < k; ++i) {
-          weights[i] =
-              a_major == Major::k ? element(a, m, i / of_unit, i % of_unit) : element(a, i, m / of_unit, m % of_unit);
-        }
-        for (int n = 0; n < N; ++n) {
-          double sum = 0;
-          for (int i = 0; i < k; ++i) sum += weights[i] * columns[static_cast<size_t>(n * k + i)];
-          float& to =
-              sums[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + n % 8 / 2)][n / 8 * 4 + m % 16 / 8 * 2 + n % 2];
-          to = static_cast<float>(first ? sum : static_cast<double>(to) + sum);
-        }
-      }
-    };
-    if (simt::coin() && g.open.empty() && g.groups.empty()) {
-      product();
-    } else {
-      g.open.push_back(product);
-    }
+      add_products<N, k>(
+          sums,
+          [&](int m, int i) {
+            return a_major == Major::k ? element_of<type>(a, m, i / of_unit, i % of_unit)
+                                       : element_of<type>(a, i, m / of_unit, m % of_unit);
+          },
+          [&](int n, int i) {
+            return b_major == Major::k ? element_of<type>(b, n, i / of_unit, i % of_unit)
+                                       : element_of<type>(b, i, n % 64 / of_unit, n % of_unit, n / 64);
+          },
+          first);
+    });
   });
 }
 
@@ -1022,37 +1039,21 @@ void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor
     MatrixDescriptor b;
   } mine{d, a, b};
   simt::in_warpgroup(&here, &mine, [](simt::Warpgroup& g, Operand** all) {
-    std::vector<Operand> of;
+    std::vector<float*> sums;
+    std::vector<const uint32_t*> rows;
     for (int i = 0; i < 128; ++i) {
-      of.push_back(*all[i]);
+      sums.push_back(all[i]->d), rows.push_back(all[i]->a);
       if (all[i]->b.start != all[0]->b.start) simt::fail("threads give wgmma different operands");
     }
-    const auto product = [of] {
-      const MatrixDescriptor& b = of[0].b;
-      const auto number = [](uint32_t bits) -> double { return float_of_bits(bits & 0xffffe000); };
-      for (int n = 0; n < N; ++n) {
-        double column[8];
-        for (int k = 0; k < 8; ++k) {
-          const SharedAddress at = swizzled(b.start + static_cast<SharedAddress>(n / 8) * b.stride +
-                                            static_cast<SharedAddress>(n % 8 * 128 + k / 4 * 16));
-          column[k] = number(reinterpret_cast<const uint32_t*>(at)[k % 4]);
-        }
-        for (int m = 0; m < 64; ++m) {
-          double sum = 0;
-          for (int k = 0; k < 8; ++k) {
-            const Operand& holder = of[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + k % 4)];
-            sum += number(holder.a[k / 4 * 2 + m % 16 / 8]) * column[k];
-          }
-          float& to = of[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + n % 8 / 2)].d[n / 8 * 4 + m % 16 / 8 * 2 + n % 2];
-          to = static_cast<float>(static_cast<double>(to) + sum);
-        }
-      }
-    };
-    if (simt::coin() && g.open.empty() && g.groups.empty()) {
-      product();
-    } else {
-      g.open.push_back(product);
-    }
+    issue_wgmma(g, [sums, rows, b = all[0]->b] {
+      add_products<N, 8>(
+          sums,
+          [&](int m, int k) -> double {
+            const uint32_t* const of_lane = rows[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + k % 4)];
+            return float_of_bits(of_lane[k / 4 * 2 + m % 16 / 8] & 0xffffe000);
+          },
+          [&](int n, int k) { return element_of<WgmmaType::tf32>(b, n, k / 4, k % 4); });
+    });
   });
 }
 

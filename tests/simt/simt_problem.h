@@ -62,6 +62,35 @@ inline Problem random_problem(DataType dtype, Precision precision) {
   return p;
 }
 
+// Kernels as large as their stride, in NCHW or channels_last, of which rows of x may begin at any element, or at multiples
+// of `unit`. The width of a kernel is kernel_w(whether the layout is channels_last).
+template <class KernelWidth>
+Problem random_patches(DataType dtype, int64_t unit, const KernelWidth& kernel_w) {
+  Problem p;
+  p.dtype = dtype;
+  do {
+    const bool last = pick(0, 1) == 1;
+    p.batch = pick(1, 4);
+    p.groups = !last && pick(0, 3) == 0 ? pick(1, 3) : 1;
+    p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
+    p.out_channels = p.groups * (pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 12));
+    p.in_h = pick(1, 14), p.in_w = pick(0, 1) == 0 ? pick(1, 20) : 4 * pick(1, 8);
+    p.kernel_h = p.stride_h = pick(1, 4);
+    p.kernel_w = p.stride_w = kernel_w(last);
+    p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
+    const auto strides = [&](const std::array<int64_t, 4>& sizes) { return last ? channels_last(sizes) : dense(sizes); };
+    p.x_strides = strides(p.x_sizes()), p.w_strides = strides(p.w_sizes()), p.y_strides = strides(p.y_sizes());
+    // Images or channels of a larger tensor.
+    if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? unit : 1) * pick(1, 9);
+    if (pick(0, 3) == 0) p.x_strides[last ? 0 : 1] += (pick(0, 1) == 0 ? unit : 1) * pick(1, 9), p.x_strides[0] *= 3;
+    if (last && pick(0, 3) == 0) p.x_strides = channels_last({p.batch, p.in_channels + 8, p.in_h, p.in_w});
+    if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
+    p.has_bias = pick(0, 1) == 1;
+    p.bias_stride = 1;
+  } while (p.useful_macs() > 6000000);
+  return p;
+}
+
 // A program's problems, SEED PROBLEMS on its command line: run(number) makes one and says whether it is right. Each is
 // made of its number alone, so that one that is not can be repeated.
 template <class Run>
