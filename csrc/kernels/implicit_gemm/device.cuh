@@ -123,8 +123,8 @@ CONVT_DEVICE int32_t pixel_offset(const CommonParams& p, const Place& at, const 
 
 // An output by its definition, with inputs outside the image left out instead of taken as zeros: zero times a weight
 // that is infinite or NaN would be NaN, and so is a part of an infinite float32 times a part that is zero.
-template <Mode mode>
-__device__ __noinline__ float exact_output(const CommonParams& p, int32_t group, int32_t image, int32_t channel,
+template <Mode mode, class Params>
+__device__ __noinline__ float exact_output(const Params& p, int32_t group, int32_t image, int32_t channel,
                                            int32_t row, int32_t column) {
   using Scalar = typename Traits<mode>::Scalar;
   const Scalar* x = static_cast<const Scalar*>(p.x) + image * p.x_batch_stride +

@@ -1,0 +1,55 @@
+// Configurations of the implicit GEMM for NCHW on Hopper's tensor cores (wgmma, sm_90a): M = output positions, N = output
+// channels, K = (input channel, tap), of each phase of the columns for itself. x is the operand in registers. A lane
+// loads it from shared memory as it lies in memory, at any shift by a tap: nothing transposes it, which the other
+// families of implicit GEMM do, whose operand in shared memory has its channels innermost. And 16 or 32 output
+// channels do not fill up to 64.
+#pragma once
+
+#include <cstdint>
+
+#include "../implicit_gemm/mode.h"
+
+namespace convt::implicit_gemm_nchw_sm90 {
+
+using namespace implicit_gemm;
+
+// A warp multiplies `rows` rows of 16 positions of each of `phases` phases of the columns by `channels` output channels.
+// The eight warps' strips of 16 columns lie side by side, or on top of each other: as the tile of the plan says.
+struct Config {
+  const char* name;  // phases x channels x positions
+  int32_t phases, channels, rows;
+
+  constexpr int32_t accumulators() const { return phases * rows * channels / 2; }  // registers of a thread
+};
+
+inline constexpr Config configs[] = {
+    {"128x256", 1, 128, 2},   {"64x512", 1, 64, 4},     {"32x768", 1, 32, 6},
+    {"2x64x256", 2, 64, 2}, {"2x32x512", 2, 32, 4}, {"2x16x768", 2, 16, 6},
+};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+// Two warpgroups that multiply, and one that gives them its registers, of which a warp has x copied and one weights.
+inline constexpr int32_t group_threads = 128, consumers = 2 * group_threads, threads = consumers + 128, warps = 8;
+inline constexpr int32_t copier_registers = 24, consumer_registers = 240;
+// Positions of a warp in a row: a lane has two that are neighbours.
+inline constexpr int32_t strip_columns = 16;
+// A product takes 32 bytes of channels, and a chunk of the reduction is that of two.
+inline constexpr int32_t k_bytes = 32, halves = 2, chunk_bytes = halves * k_bytes;
+// Taps that follow each other in a column of the kernel are a step: rows of x are loaded once for all of them.
+inline constexpr int32_t most_taps_of_step = 3;
+
+inline constexpr int32_t most_patch_stages = 4, fewest_patch_stages = 2;
+inline constexpr int32_t most_weight_stages = 16, fewest_weight_stages = 2;
+inline constexpr int32_t barrier_bytes = 8 * 2 * (most_patch_stages + most_weight_stages);
+inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+
+// Packed weights of a tap and a chunk.
+constexpr int32_t tap_bytes(const Config& c) { return halves * c.channels * k_bytes; }
+
+// The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.
+inline constexpr int32_t prepare_threads = 256, copied_of_thread = 8,
+                         copied_elements = prepare_threads * copied_of_thread;
+
+constexpr bool has_mode(Mode m) { return m != Mode::ieee; }
+
+}  // namespace convt::implicit_gemm_nchw_sm90
