@@ -869,7 +869,7 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
   static const unsigned char zeros[16] = {};
   const int64_t unit = 16 / layout.element_bytes;  // a unit may be cut by the end of the innermost dimension
   const int32_t inner = layout.inner_bytes();
-  const bool whole = at[0] % unit == 0;
+  if (at[0] % unit != 0) simt::fail("a box begins inside of a unit");
   SharedAddress to = shared;
   for (int32_t g = 0; g < layout.box[4]; ++g) {
     for (int32_t n = 0; n < layout.box[3]; ++n) {
@@ -882,18 +882,7 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
             inside &= place[d] >= 0 && place[d] < layout.sizes[d + 1];
             from += place[d] * layout.strides[d];
           }
-          // A box may begin inside of a unit: element by element then.
-          for (int32_t e = 0; !whole && e < layout.box[0]; ++e) {
-            const int64_t column = at[0] + e;
-            const auto bytes = static_cast<unsigned>(layout.element_bytes);
-            const unsigned valid = inside && column >= 0 && column < layout.sizes[0] ? bytes : 0;
-            const SharedAddress unswizzled = to + static_cast<SharedAddress>(e * layout.element_bytes);
-            b.copies.push_back({reinterpret_cast<void*>(swizzled(unswizzled / 16 * 16, layout.swizzle_bytes) +
-                                                        unswizzled % 16),
-                                valid > 0 ? from + column * layout.element_bytes : zeros, bytes, valid,
-                                layout.rounds_to_tf32});
-          }
-          for (int32_t u = 0; whole && u < inner / 16; ++u) {
+          for (int32_t u = 0; u < inner / 16; ++u) {
             const int64_t first = at[0] + u * unit, left = std::clamp<int64_t>(layout.sizes[0] - first, 0, unit);
             const unsigned valid = inside && first >= 0 ? static_cast<unsigned>(left * layout.element_bytes) : 0;
             b.copies.push_back(

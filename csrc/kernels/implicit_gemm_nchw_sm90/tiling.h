@@ -67,12 +67,16 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
     set.steps = t.steps - set.first_step, set.taps = t.taps - set.first_tap;
     if (set.steps == 0) continue;
     int32_t last_row = t.step[set.first_step].row, last_column = t.step[set.first_step].column;
-    set.row = last_row, set.column = last_column;
+    int32_t first_column = last_column;
+    set.row = last_row;
     for (int32_t s = set.first_step; s < t.steps; ++s) {
       const Step& step = t.step[s];
-      set.row = std::min(set.row, step.row), set.column = std::min(set.column, step.column);
+      set.row = std::min(set.row, step.row), first_column = std::min(first_column, step.column);
       last_row = std::max(last_row, step.row + step.taps - 1), last_column = std::max(last_column, step.column);
     }
+    // Boxes of the copy engine begin at multiples of 16 bytes.
+    const auto unit = static_cast<int32_t>(16 / element_size(p.dtype));
+    set.column = floor_div(first_column, unit) * unit;
     t.rows = std::max(t.rows, last_row - set.row + 1), t.columns = std::max(t.columns, last_column - set.column + 1);
   }
   return "";
