@@ -26,7 +26,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   }
 }
 
-int copied = 0, vectors[5] = {}, strips[9] = {};
+int copied = 0, vectors[9] = {}, strips[9] = {};
 
 template <Mode mode>
 bool run(int32_t row) {
@@ -92,7 +92,7 @@ bool run_number(int number) {
 int main(int argc, char** argv) {
   using convt::copied, convt::vectors, convt::strips;
   const int status = convt::run_problems(argc, argv, convt::run_number);
-  std::printf("copied: %d; vectors of 1: %d, 2: %d, 4: %d; strips side by side, 1: %d, 2: %d, 4: %d, 8: %d\n", copied,
-              vectors[1], vectors[2], vectors[4], strips[1], strips[2], strips[4], strips[8]);
+  std::printf("copied: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d; strips side by side, 1: %d, 2: %d, 4: %d, 8: %d\n", copied,
+              vectors[1], vectors[2], vectors[4], vectors[8], strips[1], strips[2], strips[4], strips[8]);
   return status;
 }

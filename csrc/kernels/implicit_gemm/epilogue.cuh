@@ -140,7 +140,7 @@ CONVT_DEVICE const Scalar* bias_at(const Params& p, int64_t group_channel) {
 }
 
 // Computes an output by its definition if what the same warp has written is NaN, as an edge may make it.
-template <Mode mode, class Params>
+template <Mode mode, bool ties_to_even = false, class Params>
 CONVT_DEVICE void correct_output(const Params& p, int32_t group, int32_t image, int32_t channel, int32_t row,
                                  int32_t column) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -149,7 +149,7 @@ CONVT_DEVICE void correct_output(const Params& p, int32_t group, int32_t image, 
                     static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
   const float written = to_float(*y);
   if (written == written) return;
-  float value = exact_output<mode>(p, group, image, channel, row, column), bias = 0;
+  float value = exact_output<mode, ties_to_even>(p, group, image, channel, row, column), bias = 0;
   if (p.bias != nullptr) load<1>(bias_at<Scalar>(p, group_channel), &bias);
   value += bias;
   store<1>(y, &value);

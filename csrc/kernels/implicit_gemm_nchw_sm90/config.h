@@ -40,11 +40,24 @@ inline constexpr int32_t most_taps_of_step = 3;
 
 inline constexpr int32_t most_patch_stages = 4, fewest_patch_stages = 2;
 inline constexpr int32_t most_weight_stages = 16, fewest_weight_stages = 2;
-inline constexpr int32_t barrier_bytes = 8 * 2 * (most_patch_stages + most_weight_stages);
+// Full and empty of each stage, and when the second warpgroup may begin.
+inline constexpr int32_t barrier_bytes = 8 * (2 * (most_patch_stages + most_weight_stages) + 1);
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
 // Packed weights of a tap and a chunk.
 constexpr int32_t tap_bytes(const Config& c) { return halves * c.channels * k_bytes; }
+
+// Where rows of y do not begin at multiples of a sector of memory, a warpgroup writes them through shared memory, 8
+// channels of so many rows of each strip at a time, in two buffers.
+inline constexpr int32_t staged_channels = 8, sector_bytes = 32;
+constexpr int32_t staged_rows(const Config& c) { return c.phases > 1 || c.rows < 3 ? 2 : c.rows % 4 == 0 ? 4 : 3; }
+// Of a row of a channel of strips that lie side by side; lanes that write two channels at once find other banks.
+constexpr int32_t staged_pitch(const Config& c, int32_t strips, int32_t element_bytes) {
+  return strips * strip_columns * c.phases * element_bytes + 16;
+}
+constexpr int32_t staged_bytes(const Config& c, int32_t strips, int32_t element_bytes) {
+  return staged_channels * staged_rows(c) * (warps / 2 / strips) * staged_pitch(c, strips, element_bytes);
+}
 
 // The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.
 inline constexpr int32_t prepare_threads = 256, copied_of_thread = 8,

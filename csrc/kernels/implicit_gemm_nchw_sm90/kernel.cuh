@@ -7,9 +7,10 @@ namespace convt::implicit_gemm_nchw_sm90 {
 
 // Where things are in shared memory.
 struct Shared {
-  device::SharedAddress patches, weights, barriers;
+  device::SharedAddress staged, patches, weights, barriers;
 
-  CONVT_DEVICE explicit Shared(const Params& p) : patches(device::shared_address(device::dynamic_shared_memory())) {
+  CONVT_DEVICE explicit Shared(const Params& p) : staged(device::shared_address(device::dynamic_shared_memory())) {
+    patches = staged + static_cast<uint32_t>(4 * p.staged_bytes);
     weights = patches + static_cast<uint32_t>(p.patch_stages * p.patch_bytes);
     barriers = weights + static_cast<uint32_t>(p.weight_stages * p.weight_bytes);
   }
@@ -18,6 +19,9 @@ struct Shared {
   CONVT_DEVICE device::SharedAddress weights_full(uint32_t s) const { return barriers + 8 * (2 * most_patch_stages + s); }
   CONVT_DEVICE device::SharedAddress weights_empty(uint32_t s) const {
     return barriers + 8 * (2 * most_patch_stages + most_weight_stages + s);
+  }
+  CONVT_DEVICE device::SharedAddress second_group() const {
+    return barriers + 8 * (2 * (most_patch_stages + most_weight_stages));
   }
 };
 
@@ -159,6 +163,14 @@ struct Outputs {
   // From the first output.
   CONVT_DEVICE int32_t column_of(const Params& p, int v) const { return v / config.phases * p.v.stride + v % config.phases; }
 
+  // What a lane has of a row and a channel, which is c = 8 j + e.
+  CONVT_DEVICE static void values_of(const float (&sums)[config.phases][config.rows][config.channels / 2], int r, int j,
+                                     int e, float (&v)[values]) {
+#pragma unroll
+    for (int i = 0; i < values; ++i) v[i] = sums[i % config.phases][r][4 * j + i / config.phases * 2 + e];
+  }
+
+  // From registers.
   template <int Vector>
   CONVT_DEVICE void write(const Params& p, const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
     if (columns <= 0) return;
@@ -172,17 +184,12 @@ struct Outputs {
       for (int e = 0; e < 2; ++e) {
         const int c = 8 * j + e;
         if (c >= channels) continue;
-        float bias = 0;
-        if (p.bias != nullptr) load<1>(bias_at<Scalar>(p, static_cast<int64_t>(group) * p.out_channels + channel + c), &bias);
         Scalar* to = y + c * p.y_channel_stride;
 #pragma unroll
         for (int r = 0; r < config.rows; ++r, to += row_step) {
           if (r >= rows) break;
           float v[values];
-#pragma unroll
-          for (int i = 0; i < values; ++i) {
-            v[i] = sums[i % config.phases][r][4 * j + i / config.phases * 2 + e] + bias;
-          }
+          values_of(sums, r, j, e, v);
 #pragma unroll
           for (int i = 0; i < values; i += Vector) {
             const int32_t at = column_of(p, i);
@@ -201,7 +208,7 @@ struct Outputs {
       const int32_t v = i % values, r = i / values % config.rows, j = i / values / config.rows;
       const int32_t c = j / 2 * 8 + j % 2, at = column_of(p, v);
       if (c >= channels || r >= rows || at >= columns) continue;
-      correct_output<mode>(p, group, image, channel + c, row + r * p.h.stride, column + at);
+      correct_output<mode, true>(p, group, image, channel + c, row + r * p.h.stride, column + at);
     }
   }
 };
@@ -246,6 +253,109 @@ CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd
   device::wgmma_wait<0>();
 }
 
+CONVT_HOST_DEVICE constexpr int log2_of(int n) { return n == 1 ? 0 : 1 + log2_of(n / 2); }
+
+// Writes a warpgroup's part of a tile through shared memory, row by row, so that its stores are whole lines but for a
+// row's ends. `slab` counts what has been staged.
+template <Mode mode, int Row>
+struct StagedWriter {
+  using Scalar = typename Traits<mode>::Scalar;
+  static constexpr Config config = configs[Row];
+  static constexpr int element = static_cast<int>(sizeof(Scalar)), rows = staged_rows(config);
+  static constexpr int parts = config.rows / rows, slabs = config.channels / staged_channels * parts;
+
+  device::SharedAddress buffers;
+  uint32_t slab = 0;
+
+  template <int Vector>
+  CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t group, int32_t thread,
+                          const float (&sums)[config.phases][config.rows][config.channels / 2]) {
+    using Of = Outputs<mode, Row>;
+    const int32_t log_strips = smaller(p.log_strips, 2), strips = 1 << log_strips, stacks = 4 >> log_strips;
+    constexpr Config row_of_table = configs[Row];
+    const int32_t pitch = staged_pitch(row_of_table, strips, element);
+    const int32_t warp = thread / 32, lane = thread % 32, strip = warp & (strips - 1), stack = warp >> log_strips;
+    const auto to_lane =
+        static_cast<uint32_t>((stack * rows * staged_channels + lane % 4 * 2) * pitch +
+                              (strip * strip_columns + lane / 4 * 2) * config.phases * element);
+    // The warpgroup's first output, and how many more there are.
+    const int32_t first_strip = p.log_strips == 3 ? group * 4 : 0, first_stack = p.log_strips == 3 ? 0 : group * stacks;
+    const int32_t column = (tile.column + first_strip * strip_columns) * config.phases, columns = p.v.out - column;
+    const int32_t position = tile.row + first_stack * config.rows;
+    const int32_t positions = (p.h.out - p.sets[tile.set].row_phase + p.h.stride - 1) / p.h.stride - position;
+    const int32_t channel = tile.channel_tile * config.channels;
+    Scalar* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
+                      (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.y_channel_stride +
+                      static_cast<int64_t>(position * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride + column;
+    const int32_t log_vectors = log_strips + log2_of(strip_columns * config.phases / Vector);  // of a row
+#pragma unroll 1
+    for (int s = 0; s < slabs; ++s, ++slab) {
+      const device::SharedAddress buffer = buffers + static_cast<uint32_t>(slab % 2) * static_cast<uint32_t>(p.staged_bytes);
+      // Only what stages a slab is chosen by its number: sums are registers.
+#pragma unroll
+      for (int k = 0; k < slabs; ++k) {
+        if (s != k) continue;
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float v[Of::values];
+            Of::values_of(sums, k % parts * rows + r, k / parts, e, v);
+            store_shared(buffer + to_lane + static_cast<uint32_t>((r * staged_channels + e) * pitch), v);
+          }
+        }
+      }
+      device::named_barrier(1 + group, group_threads);
+      const int32_t first_channel = s / parts * staged_channels, first_row = s % parts * rows;
+      constexpr int vectors = staged_channels * rows * 4 * strip_columns * config.phases / Vector;
+      constexpr int count = (vectors + group_threads - 1) / group_threads;
+#pragma unroll smaller(count, 4)
+      for (int i = 0; i < count; ++i) {
+        const int32_t n = thread + i * group_threads, line = n >> log_vectors, at = (n - (line << log_vectors)) * Vector;
+        const int32_t c = line % staged_channels, r = line / staged_channels;
+        const int32_t row = r / rows * config.rows + first_row + r % rows;
+        if ((vectors % group_threads != 0 && n >= vectors) || at >= columns || row >= positions || channel + first_channel + c >= p.out_channels) {
+          continue;
+        }
+        Scalar* const to = y + (first_channel + c) * p.y_channel_stride +
+                           static_cast<int64_t>(row * p.h.stride) * p.y_row_stride + at;
+        copy<Vector * element>(to, buffer + static_cast<uint32_t>(line * pitch + at * element));
+      }
+    }
+  }
+
+ private:
+  CONVT_DEVICE static void store_shared(device::SharedAddress to, const float (&v)[2 * config.phases]) {
+    if constexpr (element == 4) {
+      if constexpr (config.phases == 1) {
+        device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
+      } else {
+        device::store_shared_16(to, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                                __float_as_uint(v[3]));
+      }
+    } else if constexpr (config.phases == 1) {
+      device::store_shared_4(to, __uint_as_float(pack(Scalar{}, v[0], v[1])));
+    } else {
+      device::store_shared_8(to, pack(Scalar{}, v[0], v[1]), pack(Scalar{}, v[2], v[3]));
+    }
+  }
+
+  template <int Bytes>
+  CONVT_DEVICE static void copy(Scalar* to, device::SharedAddress from) {
+    if constexpr (Bytes == 16) {
+      const uint4 v = device::load_shared_16(from);
+      device::store_global_16(to, v.x, v.y, v.z, v.w);
+    } else if constexpr (Bytes == 8) {
+      const uint2 v = device::load_shared_8(from);
+      device::store_global_8(to, v.x, v.y);
+    } else if constexpr (Bytes == 4) {
+      *reinterpret_cast<uint32_t*>(to) = device::load_shared_4(from);
+    } else {
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(device::load_shared_2(from));
+    }
+  }
+};
+
 // By both warpgroups that multiply.
 template <Mode mode, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
@@ -263,22 +373,40 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       static_cast<uint32_t>(lane % 4 * (sizeof(Scalar) == 4 ? 1 : 2)) * channel_bytes;
   const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
   Ring patch, weights;
+  const int32_t group = warp / 4;
+  StagedWriter<mode, Row> staged{shared.staged + static_cast<uint32_t>(2 * group * p.staged_bytes)};
+  // One warpgroup begins some steps after the other, so that they do not write at the same time.
+  int32_t until = group == 0 ? p.lag : 0;
+  if (group == 1 && p.lag > 0) device::mbarrier_wait(shared.second_group(), 0);
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
-    const Tile tile = Tile::of(p, number);
+    Tile tile = Tile::of(p, number);
     const auto first_step = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].first_step)));
     const auto steps = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].steps)));
     const auto first_steps =
         static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].first_phase_steps)));
+    // Sums begin with the bias.
     float sums[config.phases][rows][config.channels / 2];
+#pragma unroll
+    for (int j = 0; j < config.channels / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float bias = 0;
+        const int32_t channel = tile.channel_tile * config.channels + 8 * j + lane % 4 * 2 + e;
+        if (p.bias != nullptr && channel < p.out_channels) {
+          load<1>(bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + channel), &bias);
+        }
+#pragma unroll
+        for (int i = 0; i < config.phases; ++i) {
+#pragma unroll
+          for (int r = 0; r < rows; ++r) sums[i][r][4 * j + e] = sums[i][r][4 * j + 2 + e] = bias;
+        }
+      }
+    }
 #pragma unroll
     for (int i = 0; i < config.phases; ++i) {
 #pragma unroll
-      for (int r = 0; r < rows; ++r) {
-#pragma unroll
-        for (int e = 0; e < config.channels / 2; ++e) sums[i][r][e] = 0;
-        device::wgmma_results(sums[i][r]);
-      }
+      for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
     }
     const int32_t chunks = steps == 0 ? 0 : p.chunks;
 #pragma unroll 1
@@ -305,6 +433,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
           }
           device::mbarrier_arrive_if(shared.weights_empty(weights.stage), lane == 0);
           weights.next(p.weight_stages);
+          device::mbarrier_arrive_if(shared.second_group(), --until == 0 && lane == 0);
         }
       };
       if constexpr (config.phases == 2) multiply_phase(std::integral_constant<int, 0>{}, first_step + first_steps);
@@ -318,13 +447,26 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
     }
-    const Outputs<mode, Row> outputs(p, tile, warp, lane);
-    if (p.vector == outputs.values) {
-      outputs.template write<outputs.values>(p, sums);
-    } else if (p.vector == 2) {
-      outputs.template write<2>(p, sums);
+    const bool stages = p.staged_bytes > 0;
+    if (stages) {
+      if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
+        staged.template write<16 / sizeof(Scalar)>(p, tile, group, thread % group_threads, sums);
+      } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
+        staged.template write<8 / sizeof(Scalar)>(p, tile, group, thread % group_threads, sums);
+      } else if (sizeof(Scalar) == 4 || p.vector == 1) {
+        staged.template write<1>(p, tile, group, thread % group_threads, sums);
+      } else {
+        staged.template write<2>(p, tile, group, thread % group_threads, sums);
+      }
     } else {
-      outputs.template write<1>(p, sums);
+      const Outputs<mode, Row> outputs(p, tile, warp, lane);
+      if (p.vector == outputs.values) {
+        outputs.template write<outputs.values>(p, sums);
+      } else if (p.vector == 2) {
+        outputs.template write<2>(p, sums);
+      } else {
+        outputs.template write<1>(p, sums);
+      }
     }
     const DeviceSet& set = p.sets[tile.set];
     const int32_t row = tile.row + set.row, column = tile.column + set.column;
@@ -339,9 +481,13 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
           for (int e = 0; e < config.channels / 2; ++e) zeros = fmaf(sums[i][r][e], 0.0f, zeros);
         }
       }
-      if (zeros != zeros) outputs.correct(p);
+      // What is looked at again has been written by others, too.
+      if (!stages || device::named_barrier_or(1 + group, group_threads, zeros != zeros)) {
+        if (zeros != zeros) Outputs<mode, Row>(p, tile, warp, lane).correct(p);
+      }
     }
   }
+  device::mbarrier_arrive_if(shared.second_group(), until > 0 && lane == 0);
 }
 
 template <Mode mode, int Row>
@@ -356,6 +502,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_nchw_sm90_kernel(con
       device::mbarrier_init(shared.patch_full(static_cast<uint32_t>(s)), 1);
       device::mbarrier_init(shared.patch_empty(static_cast<uint32_t>(s)), consumers);
     }
+    device::mbarrier_init(shared.second_group(), warps / 2);
     device::mbarrier_init_fence();
   } else if (thread == consumers + 32) {
     for (int32_t s = 0; s < p.weight_stages; ++s) {

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
 #include "tiling.h"
@@ -44,7 +45,9 @@ struct Params {
   int32_t tile_rows, tile_columns, log_strips;
   int32_t row_bytes, channel_bytes;  // of a patch
   int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
-  int32_t vector;  // outputs that a lane has side by side are written so many at a time
+  int32_t staged_bytes;  // of a buffer of outputs; 0: they are written from registers
+  int32_t vector;        // outputs side by side that are written at once
+  int32_t lag;           // steps that the first warpgroup is ahead at first
   Divisor by_channels, by_columns, by_rows, by_sets, by_groups;
   DeviceSet sets[most_sets];
   uint32_t steps[most_taps];
@@ -79,19 +82,21 @@ struct Launch {
   int64_t prepare_grid, shared_bytes;
 };
 
-// Outputs that a lane has side by side, written at once: those of two positions and of all phases, as far as y's rows
-// begin at multiples of them.
+// Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those that a lane has of
+// two positions and of all phases, or 16 bytes of a row in shared memory.
 inline int32_t vector_of(const Config& c, const Problem& p, const void* y) {
   if (c.phases != p.stride_w) return 1;
-  const int64_t bytes = element_size(p.dtype);
-  int32_t vector = 2 * c.phases;
-  const auto fits = [&](int64_t size, int64_t stride) { return size <= 1 || stride % vector == 0; };
-  while (vector > 1 && !(p.out_w % vector == 0 && reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(vector * bytes) == 0 &&
-                         fits(p.batch, p.y_strides[0]) && fits(p.out_channels, p.y_strides[1]) &&
-                         fits(p.out_h, p.y_strides[2]))) {
-    vector /= 2;
+  const auto bytes = static_cast<int32_t>(element_size(p.dtype));
+  return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, stages_y(c, p) ? 16 / bytes : 2 * c.phases);
+}
+
+// Steps that the first warpgroup may be ahead while nothing is given back: one then multiplies while the other writes.
+inline int32_t lag_of(const Tables& t, const Tiling& n) {
+  int32_t steps = most_taps;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    if (t.set[i].steps > 0) steps = std::min(steps, t.set[i].steps);
   }
-  return vector;
+  return t.steps == 0 ? 0 : std::min(n.weight_stages - 1, (n.patch_stages - 1) * steps);
 }
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
@@ -128,7 +133,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.row_bytes = n.patch_columns * narrow(element), q.channel_bytes = n.patch_rows * q.row_bytes;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
-  q.vector = vector_of(config, p, o.result);
+  q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result), q.lag = lag_of(t, n);
+  if (const char* e = getenv("CONVT_LAG")) q.lag = std::min(q.lag, atoi(e));
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
   q.by_sets = Divisor(t.sets), q.by_groups = Divisor(p.groups);
   for (int32_t i = 0; i < t.sets; ++i) {

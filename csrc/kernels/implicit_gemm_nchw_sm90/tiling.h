@@ -86,10 +86,21 @@ struct Tiling {
   int32_t tile_rows = 0, tile_columns = 0;    // positions
   int32_t patch_rows = 0, patch_columns = 0;  // of x, in shared memory
   int32_t patch_bytes = 0, patch_stages = 0, weight_bytes = 0, weight_stages = 0;  // of a stage
+  int32_t staged_bytes = 0;                                                        // of a buffer of outputs
   int64_t chunks = 0, channel_tiles = 0, row_tiles = 0, column_tiles = 0, tiles = 0;
 
-  int32_t shared_bytes() const { return patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes; }
+  int32_t shared_bytes() const { return 4 * staged_bytes + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes; }
 };
+
+// Whether outputs of a lane are whole sectors of memory together with its neighbours', and the phases of the columns are
+// all there are: written from registers. Otherwise through shared memory, unless their columns are apart.
+inline bool stages_y(const Config& c, const Problem& p) {
+  if (c.phases != p.stride_w) return false;
+  const auto whole = [&](int64_t size, int64_t stride) {
+    return size <= 1 || stride * element_size(p.dtype) % sector_bytes == 0;
+  };
+  return !whole(p.batch, p.y_strides[0]) || !whole(p.out_channels, p.y_strides[1]) || !whole(p.out_h, p.y_strides[2]);
+}
 
 // With strips of so many side by side. No stages: they have no room.
 inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t strips) {
@@ -110,7 +121,10 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
   n.patch_bytes = n.patch_rows * n.patch_columns * chunk_bytes;
   n.weight_bytes = t.taps_of_step * tap_bytes(c);
   const int64_t row_bytes = n.patch_columns * element;
-  const int32_t left = shared_bytes_limit - barrier_bytes;
+  if (stages_y(c, p)) {
+    n.staged_bytes = implicit_gemm_nchw_sm90::staged_bytes(c, std::min(strips, warps / 2), static_cast<int32_t>(element));
+  }
+  const int32_t left = shared_bytes_limit - barrier_bytes - 4 * n.staged_bytes;
   if (n.patch_columns <= tensor_map_most_box && n.patch_rows <= tensor_map_most_box && row_bytes < shared_bytes_limit) {
     for (int32_t stages = most_patch_stages; stages >= fewest_patch_stages && n.weight_stages == 0; --stages) {
       const int32_t weights = std::min(most_weight_stages, (left - stages * n.patch_bytes) / n.weight_bytes);
