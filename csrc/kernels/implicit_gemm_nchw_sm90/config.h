@@ -14,23 +14,24 @@ namespace convt::implicit_gemm_nchw_sm90 {
 using namespace implicit_gemm;
 
 // A warp multiplies `rows` rows of 16 positions of each of `phases` phases of the columns by `channels` output channels.
-// The eight warps' strips of 16 columns lie side by side, or on top of each other: as the tile of the plan says.
+// The four warps' strips of 16 columns lie side by side, or on top of each other: as the tile of the plan says. A block
+// is such a warpgroup; a multiprocessor has several, of which one multiplies while another loads fragments, or writes.
 struct Config {
   const char* name;  // phases x channels x positions
-  int32_t phases, channels, rows;
+  int32_t phases, channels, rows, blocks;  // blocks of a multiprocessor
 
   constexpr int32_t accumulators() const { return phases * rows * channels / 2; }  // registers of a thread
 };
 
 inline constexpr Config configs[] = {
-    {"128x256", 1, 128, 2},   {"64x512", 1, 64, 4},     {"32x768", 1, 32, 6},
-    {"2x64x256", 2, 64, 2}, {"2x32x512", 2, 32, 4}, {"2x16x768", 2, 16, 6},
+    {"128x128", 1, 128, 2, 2},  {"64x256", 1, 64, 4, 2},    {"32x384", 1, 32, 6, 2},
+    {"2x64x128", 2, 64, 2, 2}, {"2x32x256", 2, 32, 4, 2}, {"2x16x384", 2, 16, 6, 2},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// Two warpgroups that multiply, and one that gives them its registers, of which a warp has x copied and one weights.
-inline constexpr int32_t group_threads = 128, consumers = 2 * group_threads, threads = consumers + 128, warps = 8;
-inline constexpr int32_t copier_registers = 24, consumer_registers = 240;
+// A warpgroup multiplies, and another one gives it registers, of which one warp has data copied.
+inline constexpr int32_t consumers = 128, warps = 4, threads = consumers + 128;
+inline constexpr int32_t copier_registers = 40, consumer_registers = 216;
 // Positions of a warp in a row: a lane has two that are neighbours.
 inline constexpr int32_t strip_columns = 16;
 // A product takes 32 bytes of channels, and a chunk of the reduction is that of two.
@@ -40,14 +41,15 @@ inline constexpr int32_t most_taps_of_step = 3;
 
 inline constexpr int32_t most_patch_stages = 4, fewest_patch_stages = 2;
 inline constexpr int32_t most_weight_stages = 16, fewest_weight_stages = 2;
-// Full and empty of each stage, and when the second warpgroup may begin.
-inline constexpr int32_t barrier_bytes = 8 * (2 * (most_patch_stages + most_weight_stages) + 1);
-inline constexpr int32_t shared_bytes_limit = 227 * 1024;
+// Full and empty of each stage.
+inline constexpr int32_t barrier_bytes = 8 * 2 * (most_patch_stages + most_weight_stages);
+// Of a block: a multiprocessor has 228 KB, of which 1 KB is kept for each block.
+constexpr int32_t shared_bytes_limit(const Config& c) { return (228 * 1024 / c.blocks - 1024) / 128 * 128; }
 
 // Packed weights of a tap and a chunk.
 constexpr int32_t tap_bytes(const Config& c) { return halves * c.channels * k_bytes; }
 
-// Where rows of y do not begin at multiples of a sector of memory, a warpgroup writes them through shared memory, 8
+// Where rows of y do not begin at multiples of a sector of memory, a block writes them through shared memory, 8
 // channels of so many rows of each strip at a time, in two buffers.
 inline constexpr int32_t staged_channels = 8, sector_bytes = 32;
 constexpr int32_t staged_rows(const Config& c) { return c.phases > 1 || c.rows < 3 ? 2 : c.rows % 4 == 0 ? 4 : 3; }
@@ -56,7 +58,7 @@ constexpr int32_t staged_pitch(const Config& c, int32_t strips, int32_t element_
   return strips * strip_columns * c.phases * element_bytes + 16;
 }
 constexpr int32_t staged_bytes(const Config& c, int32_t strips, int32_t element_bytes) {
-  return staged_channels * staged_rows(c) * (warps / 2 / strips) * staged_pitch(c, strips, element_bytes);
+  return staged_channels * staged_rows(c) * (warps / strips) * staged_pitch(c, strips, element_bytes);
 }
 
 // The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.

@@ -10,7 +10,7 @@ struct Shared {
   device::SharedAddress staged, patches, weights, barriers;
 
   CONVT_DEVICE explicit Shared(const Params& p) : staged(device::shared_address(device::dynamic_shared_memory())) {
-    patches = staged + static_cast<uint32_t>(4 * p.staged_bytes);
+    patches = staged + static_cast<uint32_t>(2 * p.staged_bytes);
     weights = patches + static_cast<uint32_t>(p.patch_stages * p.patch_bytes);
     barriers = weights + static_cast<uint32_t>(p.weight_stages * p.weight_bytes);
   }
@@ -19,9 +19,6 @@ struct Shared {
   CONVT_DEVICE device::SharedAddress weights_full(uint32_t s) const { return barriers + 8 * (2 * most_patch_stages + s); }
   CONVT_DEVICE device::SharedAddress weights_empty(uint32_t s) const {
     return barriers + 8 * (2 * most_patch_stages + most_weight_stages + s);
-  }
-  CONVT_DEVICE device::SharedAddress second_group() const {
-    return barriers + 8 * (2 * (most_patch_stages + most_weight_stages));
   }
 };
 
@@ -50,33 +47,50 @@ struct Tile {
   }
 };
 
-// By one lane: a patch of each chunk of each tile of the block.
+// The patches of x of a block, which are copied as soon as there is room for them.
 template <class Scalar>
-CONVT_DEVICE void copy_patches(const Params& p, const Shared& shared) {
-  if (p.copies_x) device::wait_for_previous_kernel();
+struct Patches {
+  int32_t number, chunk = 0;  // of the next one
+  int32_t at[tensor_map_rank];
   Ring ring{0, 1};
-#pragma unroll 1
-  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
-    const Tile tile = Tile::of(p, number);
-    const DeviceSet& set = p.sets[tile.set];
-    if (set.steps == 0) continue;
-    int32_t at[] = {tile.column + set.column, tile.row + set.row, 0, tile.group, tile.image};
-#pragma unroll 1
-    for (int32_t c = 0; c < p.chunks; ++c, at[2] += chunk_bytes / static_cast<int32_t>(sizeof(Scalar))) {
-      device::mbarrier_wait(shared.patch_empty(ring.stage), ring.parity);
-      device::mbarrier_arrive_expect(shared.patch_full(ring.stage), static_cast<uint32_t>(p.patch_bytes));
-      device::box_load(shared.patches + ring.stage * static_cast<uint32_t>(p.patch_bytes), p.x_map, at,
-                       shared.patch_full(ring.stage));
-      ring.next(p.patch_stages);
+
+  CONVT_DEVICE explicit Patches(const Params& p) : number(static_cast<int32_t>(blockIdx.x)) { find(p); }
+  CONVT_DEVICE bool done(const Params& p) const { return number >= p.tiles; }
+
+  CONVT_DEVICE void copy(const Params& p, const Shared& shared) {
+    const device::SharedAddress full = shared.patch_full(ring.stage);
+    device::mbarrier_arrive_expect(full, static_cast<uint32_t>(p.patch_bytes));
+    device::box_load(shared.patches + ring.stage * static_cast<uint32_t>(p.patch_bytes), p.x_map, at, full);
+    ring.next(p.patch_stages);
+    at[2] += chunk_bytes / static_cast<int32_t>(sizeof(Scalar));
+    if (++chunk == p.chunks) {
+      number += static_cast<int32_t>(gridDim.x), chunk = 0;
+      find(p);
     }
   }
-}
 
-// By one lane: the weights of each step.
-template <int Row>
-CONVT_DEVICE void copy_weights(const Params& p, const Shared& shared) {
+ private:
+  // The first tile from `number` on whose outputs are reached by a tap.
+  CONVT_DEVICE void find(const Params& p) {
+    for (; number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+      const Tile tile = Tile::of(p, number);
+      const DeviceSet& set = p.sets[tile.set];
+      if (set.steps == 0) continue;
+      at[0] = tile.column + set.column, at[1] = tile.row + set.row, at[2] = 0, at[3] = tile.group, at[4] = tile.image;
+      return;
+    }
+  }
+};
+
+// By one lane: has the weights of each step copied, and x.
+template <class Scalar, int Row>
+CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr int32_t bytes_of_tap = tap_bytes(configs[Row]);
+  Patches<Scalar> patches(p);
+  if (!p.copies_x && !patches.done(p)) patches.copy(p, shared);
   device::wait_for_previous_kernel();
+  if (p.copies_x && !patches.done(p)) patches.copy(p, shared);
+  int32_t ahead = 1;  // patches that have been copied, from that of the next step on
   Ring ring{0, 1};
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
@@ -89,6 +103,11 @@ CONVT_DEVICE void copy_weights(const Params& p, const Shared& shared) {
                        bytes_of_tap;
 #pragma unroll 1
     for (int32_t c = 0; c < p.chunks; ++c, w += (p.taps - set.taps) * bytes_of_tap) {
+      if (ahead == 0) {
+        device::mbarrier_wait(shared.patch_empty(patches.ring.stage), patches.ring.parity);
+        patches.copy(p, shared);
+        ++ahead;
+      }
 #pragma unroll 1
       for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
         const uint32_t bytes = taps_of(p.steps[s]) * bytes_of_tap;
@@ -98,7 +117,13 @@ CONVT_DEVICE void copy_weights(const Params& p, const Shared& shared) {
                           shared.weights_full(ring.stage));
         w += bytes;
         ring.next(p.weight_stages);
+        // Nobody waits here for room: weights are wanted before the next patch.
+        if (!patches.done(p) && device::mbarrier_test(shared.patch_empty(patches.ring.stage), patches.ring.parity) != 0) {
+          patches.copy(p, shared);
+          ++ahead;
+        }
       }
+      --ahead;
     }
   }
 }
@@ -255,7 +280,7 @@ CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd
 
 CONVT_HOST_DEVICE constexpr int log2_of(int n) { return n == 1 ? 0 : 1 + log2_of(n / 2); }
 
-// Writes a warpgroup's part of a tile through shared memory, row by row, so that its stores are whole lines but for a
+// Writes a tile through shared memory, row by row, so that its stores are whole lines but for a
 // row's ends. `slab` counts what has been staged.
 template <Mode mode, int Row>
 struct StagedWriter {
@@ -268,28 +293,26 @@ struct StagedWriter {
   uint32_t slab = 0;
 
   template <int Vector>
-  CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t group, int32_t thread,
+  CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t thread,
                           const float (&sums)[config.phases][config.rows][config.channels / 2]) {
     using Of = Outputs<mode, Row>;
-    const int32_t log_strips = smaller(p.log_strips, 2), strips = 1 << log_strips, stacks = 4 >> log_strips;
+    const int32_t log_strips = p.log_strips, strips = 1 << log_strips;
     constexpr Config row_of_table = configs[Row];
     const int32_t pitch = staged_pitch(row_of_table, strips, element);
     const int32_t warp = thread / 32, lane = thread % 32, strip = warp & (strips - 1), stack = warp >> log_strips;
     const auto to_lane =
         static_cast<uint32_t>((stack * rows * staged_channels + lane % 4 * 2) * pitch +
                               (strip * strip_columns + lane / 4 * 2) * config.phases * element);
-    // The warpgroup's first output, and how many more there are.
-    const int32_t first_strip = p.log_strips == 3 ? group * 4 : 0, first_stack = p.log_strips == 3 ? 0 : group * stacks;
-    const int32_t column = (tile.column + first_strip * strip_columns) * config.phases, columns = p.v.out - column;
-    const int32_t position = tile.row + first_stack * config.rows;
-    const int32_t positions = (p.h.out - p.sets[tile.set].row_phase + p.h.stride - 1) / p.h.stride - position;
+    // Outputs of the tile, and their positions' rows.
+    const int32_t column = tile.column * config.phases, columns = p.v.out - column;
+    const int32_t positions = (p.h.out - p.sets[tile.set].row_phase + p.h.stride - 1) / p.h.stride - tile.row;
     const int32_t channel = tile.channel_tile * config.channels;
     Scalar* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
                       (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.y_channel_stride +
-                      static_cast<int64_t>(position * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride + column;
+                      static_cast<int64_t>(tile.row * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride + column;
     const int32_t log_vectors = log_strips + log2_of(strip_columns * config.phases / Vector);  // of a row
 #pragma unroll 1
-    for (int s = 0; s < slabs; ++s, ++slab) {
+    for (int s = 0; s < slabs && channel + s / parts * staged_channels < p.out_channels; ++s, ++slab) {
       const device::SharedAddress buffer = buffers + static_cast<uint32_t>(slab % 2) * static_cast<uint32_t>(p.staged_bytes);
       // Only what stages a slab is chosen by its number: sums are registers.
 #pragma unroll
@@ -305,16 +328,16 @@ struct StagedWriter {
           }
         }
       }
-      device::named_barrier(1 + group, group_threads);
+      device::named_barrier(1, consumers);
       const int32_t first_channel = s / parts * staged_channels, first_row = s % parts * rows;
       constexpr int vectors = staged_channels * rows * 4 * strip_columns * config.phases / Vector;
-      constexpr int count = (vectors + group_threads - 1) / group_threads;
+      constexpr int count = (vectors + consumers - 1) / consumers;
 #pragma unroll smaller(count, 4)
       for (int i = 0; i < count; ++i) {
-        const int32_t n = thread + i * group_threads, line = n >> log_vectors, at = (n - (line << log_vectors)) * Vector;
+        const int32_t n = thread + i * consumers, line = n >> log_vectors, at = (n - (line << log_vectors)) * Vector;
         const int32_t c = line % staged_channels, r = line / staged_channels;
         const int32_t row = r / rows * config.rows + first_row + r % rows;
-        if ((vectors % group_threads != 0 && n >= vectors) || at >= columns || row >= positions || channel + first_channel + c >= p.out_channels) {
+        if ((vectors % consumers != 0 && n >= vectors) || at >= columns || row >= positions || channel + first_channel + c >= p.out_channels) {
           continue;
         }
         Scalar* const to = y + (first_channel + c) * p.y_channel_stride +
@@ -356,7 +379,7 @@ struct StagedWriter {
   }
 };
 
-// By both warpgroups that multiply.
+// By the warpgroup that multiplies.
 template <Mode mode, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -373,11 +396,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       static_cast<uint32_t>(lane % 4 * (sizeof(Scalar) == 4 ? 1 : 2)) * channel_bytes;
   const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
   Ring patch, weights;
-  const int32_t group = warp / 4;
-  StagedWriter<mode, Row> staged{shared.staged + static_cast<uint32_t>(2 * group * p.staged_bytes)};
-  // One warpgroup begins some steps after the other, so that they do not write at the same time.
-  int32_t until = group == 0 ? p.lag : 0;
-  if (group == 1 && p.lag > 0) device::mbarrier_wait(shared.second_group(), 0);
+  StagedWriter<mode, Row> staged{shared.staged};
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     Tile tile = Tile::of(p, number);
@@ -433,7 +452,6 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
           }
           device::mbarrier_arrive_if(shared.weights_empty(weights.stage), lane == 0);
           weights.next(p.weight_stages);
-          device::mbarrier_arrive_if(shared.second_group(), --until == 0 && lane == 0);
         }
       };
       if constexpr (config.phases == 2) multiply_phase(std::integral_constant<int, 0>{}, first_step + first_steps);
@@ -450,13 +468,13 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const bool stages = p.staged_bytes > 0;
     if (stages) {
       if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
-        staged.template write<16 / sizeof(Scalar)>(p, tile, group, thread % group_threads, sums);
+        staged.template write<16 / sizeof(Scalar)>(p, tile, thread, sums);
       } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
-        staged.template write<8 / sizeof(Scalar)>(p, tile, group, thread % group_threads, sums);
+        staged.template write<8 / sizeof(Scalar)>(p, tile, thread, sums);
       } else if (sizeof(Scalar) == 4 || p.vector == 1) {
-        staged.template write<1>(p, tile, group, thread % group_threads, sums);
+        staged.template write<1>(p, tile, thread, sums);
       } else {
-        staged.template write<2>(p, tile, group, thread % group_threads, sums);
+        staged.template write<2>(p, tile, thread, sums);
       }
     } else {
       const Outputs<mode, Row> outputs(p, tile, warp, lane);
@@ -482,32 +500,26 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         }
       }
       // What is looked at again has been written by others, too.
-      if (!stages || device::named_barrier_or(1 + group, group_threads, zeros != zeros)) {
+      if (!stages || device::named_barrier_or(1, consumers, zeros != zeros)) {
         if (zeros != zeros) Outputs<mode, Row>(p, tile, warp, lane).correct(p);
       }
     }
   }
-  device::mbarrier_arrive_if(shared.second_group(), until > 0 && lane == 0);
 }
 
 template <Mode mode, int Row>
-__global__ void __launch_bounds__(threads, 1) implicit_gemm_nchw_sm90_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(threads, configs[Row].blocks)
+    implicit_gemm_nchw_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Scalar = typename Traits<mode>::Scalar;
   const Shared shared(p);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) {
     device::prefetch_tensor_map(p.x_map);
-    for (int32_t s = 0; s < p.patch_stages; ++s) {
-      device::mbarrier_init(shared.patch_full(static_cast<uint32_t>(s)), 1);
-      device::mbarrier_init(shared.patch_empty(static_cast<uint32_t>(s)), consumers);
+    for (uint32_t s = 0; s < static_cast<uint32_t>(p.patch_stages); ++s) {
+      device::mbarrier_init(shared.patch_full(s), 1), device::mbarrier_init(shared.patch_empty(s), consumers);
     }
-    device::mbarrier_init(shared.second_group(), warps / 2);
-    device::mbarrier_init_fence();
-  } else if (thread == consumers + 32) {
-    for (int32_t s = 0; s < p.weight_stages; ++s) {
-      device::mbarrier_init(shared.weights_full(static_cast<uint32_t>(s)), 1);
-      device::mbarrier_init(shared.weights_empty(static_cast<uint32_t>(s)), warps);
+    for (uint32_t s = 0; s < static_cast<uint32_t>(p.weight_stages); ++s) {
+      device::mbarrier_init(shared.weights_full(s), 1), device::mbarrier_init(shared.weights_empty(s), warps);
     }
     device::mbarrier_init_fence();
   }
@@ -517,11 +529,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_nchw_sm90_kernel(con
     consume<mode, Row>(p, shared);
   } else {
     device::fewer_registers<copier_registers>();
-    if (thread < consumers + 32) {
-      if (device::elect()) copy_patches<Scalar>(p, shared);
-    } else if (thread < consumers + 64) {
-      if (device::elect()) copy_weights<Row>(p, shared);
-    }
+    if (thread < consumers + 32 && device::elect()) copy_operands<typename Traits<mode>::Scalar, Row>(p, shared);
   }
 #endif
 }

@@ -47,7 +47,6 @@ struct Params {
   int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
   int32_t staged_bytes;  // of a buffer of outputs; 0: they are written from registers
   int32_t vector;        // outputs side by side that are written at once
-  int32_t lag;           // steps that the first warpgroup is ahead at first
   Divisor by_channels, by_columns, by_rows, by_sets, by_groups;
   DeviceSet sets[most_sets];
   uint32_t steps[most_taps];
@@ -90,15 +89,6 @@ inline int32_t vector_of(const Config& c, const Problem& p, const void* y) {
   return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, stages_y(c, p) ? 16 / bytes : 2 * c.phases);
 }
 
-// Steps that the first warpgroup may be ahead while nothing is given back: one then multiplies while the other writes.
-inline int32_t lag_of(const Tables& t, const Tiling& n) {
-  int32_t steps = most_taps;
-  for (int32_t i = 0; i < t.sets; ++i) {
-    if (t.set[i].steps > 0) steps = std::min(steps, t.set[i].steps);
-  }
-  return t.steps == 0 ? 0 : std::min(n.weight_stages - 1, (n.patch_stages - 1) * steps);
-}
-
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   Tables t;
@@ -133,8 +123,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.row_bytes = n.patch_columns * narrow(element), q.channel_bytes = n.patch_rows * q.row_bytes;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
-  q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result), q.lag = lag_of(t, n);
-  if (const char* e = getenv("CONVT_LAG")) q.lag = std::min(q.lag, atoi(e));
+  q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result);
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
   q.by_sets = Divisor(t.sets), q.by_groups = Divisor(p.groups);
   for (int32_t i = 0; i < t.sets; ++i) {

@@ -89,13 +89,14 @@ struct Tiling {
   int32_t staged_bytes = 0;                                                        // of a buffer of outputs
   int64_t chunks = 0, channel_tiles = 0, row_tiles = 0, column_tiles = 0, tiles = 0;
 
-  int32_t shared_bytes() const { return 4 * staged_bytes + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes; }
+  int32_t shared_bytes() const { return 2 * staged_bytes + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes; }
 };
 
 // Whether outputs of a lane are whole sectors of memory together with its neighbours', and the phases of the columns are
 // all there are: written from registers. Otherwise through shared memory, unless their columns are apart.
 inline bool stages_y(const Config& c, const Problem& p) {
   if (c.phases != p.stride_w) return false;
+  if (const char* e = getenv("CONVT_STAGE"); e && *e == '0') return false;
   const auto whole = [&](int64_t size, int64_t stride) {
     return size <= 1 || stride * element_size(p.dtype) % sector_bytes == 0;
   };
@@ -120,12 +121,11 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
   }
   n.patch_bytes = n.patch_rows * n.patch_columns * chunk_bytes;
   n.weight_bytes = t.taps_of_step * tap_bytes(c);
-  const int64_t row_bytes = n.patch_columns * element;
   if (stages_y(c, p)) {
-    n.staged_bytes = implicit_gemm_nchw_sm90::staged_bytes(c, std::min(strips, warps / 2), static_cast<int32_t>(element));
+    n.staged_bytes = implicit_gemm_nchw_sm90::staged_bytes(c, strips, static_cast<int32_t>(element));
   }
-  const int32_t left = shared_bytes_limit - barrier_bytes - 4 * n.staged_bytes;
-  if (n.patch_columns <= tensor_map_most_box && n.patch_rows <= tensor_map_most_box && row_bytes < shared_bytes_limit) {
+  const int32_t left = shared_bytes_limit(c) - barrier_bytes - 2 * n.staged_bytes;
+  if (n.patch_columns <= tensor_map_most_box && n.patch_rows <= tensor_map_most_box) {
     for (int32_t stages = most_patch_stages; stages >= fewest_patch_stages && n.weight_stages == 0; --stages) {
       const int32_t weights = std::min(most_weight_stages, (left - stages * n.patch_bytes) / n.weight_bytes);
       // Weights of some steps are on their way, too.

@@ -46,7 +46,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   if (copies_x && !may_copy_x(p)) return refused("takes x of less than 1 GiB where its rows begin anywhere");
 
   Candidate c = fitting(Algorithm::implicit_gemm_nchw_sm90, config.name, row);
-  c.plan.grid = std::min<int64_t>(n.tiles, device.multiprocessors);
+  c.plan.grid = std::min<int64_t>(n.tiles, config.blocks * device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = n.shared_bytes();
   c.plan.workspace_bytes = packed + (copies_x ? family::copied_bytes(p) : 0);
@@ -56,7 +56,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   tile.channel_groups = family::halves, tile.patch_stages = n.patch_stages;
 
   const auto number = [](auto v) { return static_cast<double>(v); };
-  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
+  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(config.blocks * device.multiprocessors);
   // A set's tile: its products, the reads of shared memory, or what comes from the second level of cache; then its
   // outputs, from registers.
   const double product = config.channels / 2.0;  // clocks of a wgmma
