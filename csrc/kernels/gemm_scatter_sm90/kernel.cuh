@@ -91,7 +91,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr int output_blocks = (channels_last ? config.columns : config.rows) / block_side;
   constexpr int segment_blocks = (channels_last ? config.rows : config.columns) / block_side;
   if (!device::elect()) return;
-  if (p.aligns_x) device::wait_for_previous_kernel();
+  if (p.copies_x) device::wait_for_previous_kernel();
   uint32_t stage = 0, parity = 1;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
@@ -208,7 +208,7 @@ template <int Row, bool channels_last, int Width, int Parts>
 CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const Places& places,
                         device::SharedAddress staged) {
   constexpr Config config = configs[Row];
-  constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config), group_threads = consumers / 2;
+  constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config);
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   auto* const y = static_cast<uint16_t*>(p.y);
   if constexpr (channels_last) {
@@ -397,7 +397,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using device::Major;
   constexpr Config config = configs[Row];
   constexpr int stages = stages_of(config), rows = config.group_rows(), blocks = rows / block_side,
-                columns = config.columns, pitch = staged_pitch(config), group_threads = consumers / 2;
+                columns = config.columns, pitch = staged_pitch(config);
   constexpr Major a_major = channels_last ? Major::k : Major::mn;
   // 16 channels of a block: 32 bytes of its rows, or 16 rows.
   constexpr uint32_t a_step = channels_last ? 32 : k_of_product * row_bytes, b_step = k_of_product * row_bytes;

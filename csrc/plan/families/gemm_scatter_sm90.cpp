@@ -69,15 +69,15 @@ bool takes_x(const Problem& p) {
   const bool innermost = p.in_w > 1 ? p.x_strides[3] == 1 : p.in_h == 1 || p.x_strides[2] == 1;
   return family::is_channels_last(p) || (innermost && p.x_aligned && family::make_x_map(p, nullptr, false).valid());
 }
-bool may_align_x(const Problem& p) {
-  const int64_t blocks = ceil_div<int64_t>(family::aligned_row(p), family::align_positions);
-  return !family::is_channels_last(p) && family::aligned_row(p) < int64_t{1} << 30 &&
-         family::aligned_bytes(p) <= most_copied_bytes && checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
+bool may_copy_x(const Problem& p) {
+  const int64_t blocks = ceil_div<int64_t>(family::copied_row(p), family::align_positions);
+  return !family::is_channels_last(p) && family::copied_row(p) < int64_t{1} << 30 &&
+         family::copied_bytes(p) <= most_copied_bytes && checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool aligns_x) {
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies_x) {
   const family::Config& config = family::configs[row];
-  const family::Tiling t = family::make_tiling(config, p, aligns_x);
+  const family::Tiling t = family::make_tiling(config, p, copies_x);
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2) {
     return refuse(Algorithm::gemm_scatter_sm90, config.name, "needs more tiles than are numbered in 32 bits");
   }
@@ -85,7 +85,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
-  c.plan.workspace_bytes = aligns_x ? family::aligned_bytes(p) : 0;
+  c.plan.workspace_bytes = copies_x ? family::copied_bytes(p) : 0;
 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
@@ -98,7 +98,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double read = chunks * family::stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
   const double main = std::max(multiply, read);
   const double there = std::min(1.0, number(family::outputs_of_position(p)) / config.rows);
-  const double of_output = (0.15 + 0.9 / family::vector_of(p, nullptr) * (family::is_channels_last(p) ? 1 : there)) *
+  const double of_output = (0.15 + 0.9 / family::store_width(p, nullptr) * (family::is_channels_last(p) ? 1 : there)) *
                            (family::writes_whole_rows(p) ? 1.4 : 1);
   const double store = (1100 + number(config.group_rows() * config.columns) * of_output) * clock;
   const double work =
@@ -106,9 +106,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double memory = number(p.compulsory_bytes()) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = (p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]) > 1 ? 16 : 1;
-  const double aligning = aligns_x ? 2e-6 + (spread + 1) * number(2 * p.x_elements()) / (0.7 * device.bandwidth) : 0;
+  const double copying = copies_x ? 2e-6 + (spread + 1) * number(2 * p.x_elements()) / (0.7 * device.bandwidth) : 0;
   c.estimated_seconds =
-      launch_seconds + 4e-6 + 1500 * clock + aligning + std::pow(std::pow(work, 6) + std::pow(memory, 6), 1.0 / 6);
+      launch_seconds + 4e-6 + 1500 * clock + copying + std::pow(std::pow(work, 6) + std::pow(memory, 6), 1.0 / 6);
   return c;
 }
 
@@ -116,7 +116,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
 
 void gemm_scatter_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   std::string reason = refusal(p, device);
-  const bool as_it_is = reason.empty() && takes_x(p), aligned = reason.empty() && may_align_x(p);
+  const bool as_it_is = reason.empty() && takes_x(p), aligned = reason.empty() && may_copy_x(p);
   if (reason.empty() && !as_it_is && !aligned) reason = "takes x of at most 1 GiB where its rows begin anywhere";
   for (int32_t row = 0; row < family::config_count; ++row) {
     if (!reason.empty()) {

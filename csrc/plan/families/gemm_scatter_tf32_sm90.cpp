@@ -91,7 +91,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double elements = number(config.rows * config.columns);
   const double multiply = chunks * (elements / 32 + 220), read = chunks * family::stage_bytes(config) / 35.5;
   const double main = 450 + std::max(multiply, read);
-  const double of_output = family::is_channels_last(p) ? 0.02 : family::vector_of(p, nullptr) == 4 ? 0.1 : 0.26;
+  const double of_output = family::is_channels_last(p) ? 0.02 : family::store_width(p, nullptr) == 4 ? 0.1 : 0.26;
   const double there = std::min(1.0, number(family::outputs_of_position(p)) / config.columns);
   const double store = 520 + elements * of_output * there;
   const double work = clock * (config.alternate && waves > 1 ? waves * std::max(main, (main + store) / 2) + store / 2
