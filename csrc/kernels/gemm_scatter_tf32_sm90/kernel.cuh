@@ -206,6 +206,21 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
   }
 }
 
+// Who gives a stage back: unless y is channels_last, every thread that has read x from it. If one lane arrived for its
+// warp, only its own reads would be ordered before the next copy. wgmma's are over when a warp has waited for it: one
+// lane is enough for those.
+template <bool channels_last, int Row>
+constexpr uint32_t readers = (configs[Row].alternate ? group_threads : consumers) / (channels_last ? 32 : 1);
+
+template <bool channels_last>
+CONVT_DEVICE void give_back(device::SharedAddress empty, int32_t lane) {
+  if constexpr (channels_last) {
+    device::mbarrier_arrive_if(empty, lane == 0);
+  } else {
+    device::mbarrier_arrive(empty);
+  }
+}
+
 // By the consumers: the products of each tile, or of every second one.
 template <bool channels_last, int Unit, int Neighbours, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
@@ -275,7 +290,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         }
         device::wgmma_commit();
         device::wgmma_wait<1>();
-        if (half == 0 && used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+        if (half == 0 && used != stages) give_back<channels_last>(shared.empty(used), lane);
       }
       used = stage;
       if (++stage == stages) stage = 0, parity ^= 1;
@@ -304,7 +319,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
     }
     device::wgmma_wait<0>();
-    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+    give_back<channels_last>(shared.empty(used), lane);
 #pragma unroll
     for (int m = 0; m < group_blocks; ++m) device::wgmma_results(sums[m]);
     device::named_barrier(1 + group, group_threads);
@@ -334,7 +349,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(cons
                       reinterpret_cast<float*>(device::dynamic_shared_memory() + biases_at)};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) device::prefetch_tensor_map(p.x_map);
-  shared.init(thread, stages_of(config), (config.alternate ? group_threads : consumers) / 32);
+  shared.init(thread, stages_of(config), readers<channels_last, Row>);
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
