@@ -26,7 +26,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   }
 }
 
-int copied = 0, vectors[9] = {}, strips[5] = {};
+int copied = 0, through = 0, vectors[9] = {}, strips[5] = {};
 
 template <Mode mode>
 bool run(int32_t row) {
@@ -49,10 +49,11 @@ bool run(int32_t row) {
     family::make_tables(family::configs[row], p, t);
     // Strips as they may lie, if there is room.
     const int32_t side_by_side = 1 << pick(0, 2);
-    const family::Tiling n = family::make_tiling(family::configs[row], p, t, side_by_side);
+    const bool staged = family::may_stage(family::configs[row], p) && pick(0, 1) == 0;
+    const family::Tiling n = family::make_tiling(family::configs[row], p, t, side_by_side, staged);
     if (n.patch_stages > 0) {
-      plan.tile.rows = n.tile_rows, plan.tile.columns = n.tile_columns, plan.shared_bytes = n.shared_bytes();
-      plan.grid = n.tiles;
+      plan.tile.rows = n.tile_rows, plan.tile.columns = n.tile_columns, plan.tile.rows_staged = staged;
+      plan.shared_bytes = n.shared_bytes(), plan.grid = n.tiles;
     }
     // A block takes several tiles.
     plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
@@ -63,7 +64,8 @@ bool run(int32_t row) {
                  [&] { family::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan, launch.params);
-    copied += launch.params.copies_x, ++vectors[launch.params.vector], ++strips[plan.tile.columns / 16];
+    copied += launch.params.copies_x, through += plan.tile.rows_staged, ++vectors[launch.params.vector],
+        ++strips[plan.tile.columns / 16];
     const std::string what = configuration + (launch.params.copies_x ? ", copied" : "") + ", vectors of " +
                              std::to_string(launch.params.vector) + ", " + std::to_string(plan.tile.columns) +
                              " columns";
@@ -81,18 +83,18 @@ bool run(int32_t row) {
 
 bool run_number(int number) {
   const int32_t row = number / 3 % family::config_count;
-  return number % 3 == 0   ? run<Mode::tf32>(row)
-         : number % 3 == 1 ? run<Mode::float16>(row)
-                           : run<Mode::bfloat16>(row);
+  return number % 3 == 0 ? run<Mode::tf32>(row) : number % 3 == 1 ? run<Mode::float16>(row) : run<Mode::bfloat16>(row);
 }
 
 }  // namespace
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  using convt::copied, convt::vectors, convt::strips;
+  using convt::copied, convt::through, convt::vectors, convt::strips;
   const int status = convt::run_problems(argc, argv, convt::run_number);
-  std::printf("copied: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d; strips side by side, 1: %d, 2: %d, 4: %d\n", copied,
-              vectors[1], vectors[2], vectors[4], vectors[8], strips[1], strips[2], strips[4]);
+  std::printf(
+      "copied: %d; rows by shared memory: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d; strips side by side, 1: %d, 2: "
+      "%d, 4: %d\n",
+      copied, through, vectors[1], vectors[2], vectors[4], vectors[8], strips[1], strips[2], strips[4]);
   return status;
 }

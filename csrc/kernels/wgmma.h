@@ -82,21 +82,21 @@ CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescr
 }
 
 // With a in registers, which the instruction reads until it is done.
-#define CONVT_WGMMA_REGISTERS(shape, types, count, a0, a1, a2, a3, next, options)          \
-  asm volatile("wgmma.mma_async.sync.aligned." shape "." types " {" CONVT_NAMES_##count    \
-               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #next ", " options ";"     \
-               : CONVT_OPERANDS_##count("+f", 0)                                           \
+#define CONVT_WGMMA_REGISTERS(shape, types, count, a0, a1, a2, a3, next, options)       \
+  asm volatile("wgmma.mma_async.sync.aligned." shape "." types " {" CONVT_NAMES_##count \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #next ", " options ";"  \
+               : CONVT_OPERANDS_##count("+f", 0)                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
-#define CONVT_WGMMA_REGISTERS_OF_WIDTH(k, types, options)                                  \
-  if constexpr (N == 16) {                                                                 \
-    CONVT_WGMMA_REGISTERS("m64n16" k, types, 8, 8, 9, 10, 11, 12, options);                \
-  } else if constexpr (N == 32) {                                                          \
-    CONVT_WGMMA_REGISTERS("m64n32" k, types, 16, 16, 17, 18, 19, 20, options);             \
-  } else if constexpr (N == 64) {                                                          \
-    CONVT_WGMMA_REGISTERS("m64n64" k, types, 32, 32, 33, 34, 35, 36, options);             \
-  } else {                                                                                 \
-    static_assert(N == 128);                                                               \
-    CONVT_WGMMA_REGISTERS("m64n128" k, types, 64, 64, 65, 66, 67, 68, options);            \
+#define CONVT_WGMMA_REGISTERS_OF_WIDTH(k, types, options)                       \
+  if constexpr (N == 16) {                                                      \
+    CONVT_WGMMA_REGISTERS("m64n16" k, types, 8, 8, 9, 10, 11, 12, options);     \
+  } else if constexpr (N == 32) {                                               \
+    CONVT_WGMMA_REGISTERS("m64n32" k, types, 16, 16, 17, 18, 19, 20, options);  \
+  } else if constexpr (N == 64) {                                               \
+    CONVT_WGMMA_REGISTERS("m64n64" k, types, 32, 32, 33, 34, 35, 36, options);  \
+  } else {                                                                      \
+    static_assert(N == 128);                                                    \
+    CONVT_WGMMA_REGISTERS("m64n128" k, types, 64, 64, 65, 66, 67, 68, options); \
   }
 
 template <int N, WgmmaType type>

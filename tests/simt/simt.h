@@ -955,8 +955,8 @@ enum class Major { k, mn };
 template <int N>
 void wgmma_results(float (&)[N]) {}
 
-// Adds to the sums that the threads of a warpgroup hold of 64 x N: the products of a(row, k) and b(column, k). Or they are
-// the `first`.
+// Adds to the sums that the threads of a warpgroup hold of 64 x N: the products of a(row, k) and b(column, k). Or they
+// are the `first`.
 template <int N, int K, class A, class B>
 void add_products(const std::vector<float*>& sums, const A& a, const B& b, bool first = false) {
   std::vector<double> columns(static_cast<size_t>(N * K));

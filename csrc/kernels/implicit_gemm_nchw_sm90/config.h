@@ -1,6 +1,6 @@
-// Configurations of the implicit GEMM for NCHW on Hopper's tensor cores (wgmma, sm_90a): M = output positions, N = output
-// channels, K = (input channel, tap), of each phase of the columns for itself. x is the operand in registers. A lane
-// loads it from shared memory as it lies in memory, at any shift by a tap: nothing transposes it, which the other
+// Configurations of the implicit GEMM for NCHW on Hopper's tensor cores (wgmma, sm_90a): M = output positions, N =
+// output channels, K = (input channel, tap), of each phase of the columns for itself. x is the operand in registers. A
+// lane loads it from shared memory as it lies in memory, at any shift by a tap: nothing transposes it, which the other
 // families of implicit GEMM do, whose operand in shared memory has its channels innermost. And 16 or 32 output
 // channels do not fill up to 64.
 #pragma once
@@ -13,18 +13,19 @@ namespace convt::implicit_gemm_nchw_sm90 {
 
 using namespace implicit_gemm;
 
-// A warp multiplies `rows` rows of 16 positions of each of `phases` phases of the columns by `channels` output channels.
-// The four warps' strips of 16 columns lie side by side, or on top of each other: as the tile of the plan says. A block
-// is such a warpgroup; a multiprocessor has several, of which one multiplies while another loads fragments, or writes.
+// A warp multiplies `rows` rows of 16 positions of each of `phases` phases of the columns by `channels` output
+// channels. The four warps' strips of 16 columns lie side by side, or on top of each other: as the tile of the plan
+// says. A block is such a warpgroup; a multiprocessor has several, of which one multiplies while another loads
+// fragments, or writes.
 struct Config {
-  const char* name;  // phases x channels x positions
+  const char* name;                        // phases x channels x positions
   int32_t phases, channels, rows, blocks;  // blocks of a multiprocessor
 
   constexpr int32_t accumulators() const { return phases * rows * channels / 2; }  // registers of a thread
 };
 
 inline constexpr Config configs[] = {
-    {"128x128", 1, 128, 2, 2},  {"64x256", 1, 64, 4, 2},    {"32x384", 1, 32, 6, 2},
+    {"128x128", 1, 128, 2, 2}, {"64x256", 1, 64, 4, 2},   {"32x384", 1, 32, 6, 2},
     {"2x64x128", 2, 64, 2, 2}, {"2x32x256", 2, 32, 4, 2}, {"2x16x384", 2, 16, 6, 2},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);

@@ -16,7 +16,9 @@ struct Shared {
   }
   CONVT_DEVICE device::SharedAddress patch_full(uint32_t s) const { return barriers + 8 * s; }
   CONVT_DEVICE device::SharedAddress patch_empty(uint32_t s) const { return barriers + 8 * (most_patch_stages + s); }
-  CONVT_DEVICE device::SharedAddress weights_full(uint32_t s) const { return barriers + 8 * (2 * most_patch_stages + s); }
+  CONVT_DEVICE device::SharedAddress weights_full(uint32_t s) const {
+    return barriers + 8 * (2 * most_patch_stages + s);
+  }
   CONVT_DEVICE device::SharedAddress weights_empty(uint32_t s) const {
     return barriers + 8 * (2 * most_patch_stages + most_weight_stages + s);
   }
@@ -41,8 +43,11 @@ struct Tile {
     uint32_t set = p.by_rows.divide(row);
     uint32_t group = p.by_sets.divide(set);
     const uint32_t image = p.by_groups.divide(group);
-    return {static_cast<int32_t>(channels), static_cast<int32_t>(column) * p.tile_columns,
-            static_cast<int32_t>(row) * p.tile_rows, static_cast<int32_t>(set), static_cast<int32_t>(group),
+    return {static_cast<int32_t>(channels),
+            static_cast<int32_t>(column) * p.tile_columns,
+            static_cast<int32_t>(row) * p.tile_rows,
+            static_cast<int32_t>(set),
+            static_cast<int32_t>(group),
             static_cast<int32_t>(image)};
   }
 };
@@ -118,7 +123,8 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         w += bytes;
         ring.next(p.weight_stages);
         // Nobody waits here for room: weights are wanted before the next patch.
-        if (!patches.done(p) && device::mbarrier_test(shared.patch_empty(patches.ring.stage), patches.ring.parity) != 0) {
+        if (!patches.done(p) &&
+            device::mbarrier_test(shared.patch_empty(patches.ring.stage), patches.ring.parity) != 0) {
           patches.copy(p, shared);
           ++ahead;
         }
@@ -128,9 +134,9 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   }
 }
 
-// What a lane has of x for a product: of its two positions, in rows g and g + 8 of its warp's 16, with g = lane / 4, the
-// channels t and t + 4, or of 16 bits 2t, 2t + 1, 2t + 8 and 2t + 9, with t = lane % 4. `from` is where the lane's first
-// position is of its first channel, at an even column of the patch; `odd`: its positions begin a column further.
+// What a lane has of x for a product: of its two positions, in rows g and g + 8 of its warp's 16, with g = lane / 4,
+// the channels t and t + 4, or of 16 bits 2t, 2t + 1, 2t + 8 and 2t + 9, with t = lane % 4. `from` is where the lane's
+// first position is of its first channel, at an even column of the patch; `odd`: its positions begin a column further.
 template <class Scalar>
 CONVT_DEVICE void load_fragment(device::SharedAddress from, uint32_t channel_bytes, bool odd, uint32_t (&a)[4]) {
   if constexpr (sizeof(Scalar) == 4) {
@@ -186,7 +192,9 @@ struct Outputs {
   }
 
   // From the first output.
-  CONVT_DEVICE int32_t column_of(const Params& p, int v) const { return v / config.phases * p.v.stride + v % config.phases; }
+  CONVT_DEVICE int32_t column_of(const Params& p, int v) const {
+    return v / config.phases * p.v.stride + v % config.phases;
+  }
 
   // What a lane has of a row and a channel, which is c = 8 j + e.
   CONVT_DEVICE static void values_of(const float (&sums)[config.phases][config.rows][config.channels / 2], int r, int j,
@@ -225,8 +233,8 @@ struct Outputs {
     }
   }
 
-  // Those that are NaN again, by their definition. Beyond an edge of x are zeros, which times a weight that is not finite
-  // are NaN. They are read from y, where this lane has written them.
+  // Those that are NaN again, by their definition. Beyond an edge of x are zeros, which times a weight that is not
+  // finite are NaN. They are read from y, where this lane has written them.
   CONVT_DEVICE void correct(const Params& p) const {
 #pragma unroll 1
     for (int32_t i = 0; i < config.channels / 4 * config.rows * values; ++i) {
@@ -238,9 +246,9 @@ struct Outputs {
   }
 };
 
-// A step of `Taps` taps: the products of a chunk's two halves. Products read registers until they are done: those of one
-// half are while the other's are loaded. Nothing is in flight from a step to the next: for registers of several numbers
-// of taps in flight, ptxas has no room.
+// A step of `Taps` taps: the products of a chunk's two halves. Products read registers until they are done: those of
+// one half are while the other's are loaded. Nothing is in flight from a step to the next: for registers of several
+// numbers of taps in flight, ptxas has no room.
 template <Mode mode, int Row, int Taps>
 CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd, device::MatrixDescriptor weights,
                            device::SharedAddress w, float (&sums)[configs[Row].rows][configs[Row].channels / 2]) {
@@ -300,20 +308,21 @@ struct StagedWriter {
     constexpr Config row_of_table = configs[Row];
     const int32_t pitch = staged_pitch(row_of_table, strips, element);
     const int32_t warp = thread / 32, lane = thread % 32, strip = warp & (strips - 1), stack = warp >> log_strips;
-    const auto to_lane =
-        static_cast<uint32_t>((stack * rows * staged_channels + lane % 4 * 2) * pitch +
-                              (strip * strip_columns + lane / 4 * 2) * config.phases * element);
+    const auto to_lane = static_cast<uint32_t>((stack * rows * staged_channels + lane % 4 * 2) * pitch +
+                                               (strip * strip_columns + lane / 4 * 2) * config.phases * element);
     // Outputs of the tile, and their positions' rows.
     const int32_t column = tile.column * config.phases, columns = p.v.out - column;
     const int32_t positions = (p.h.out - p.sets[tile.set].row_phase + p.h.stride - 1) / p.h.stride - tile.row;
     const int32_t channel = tile.channel_tile * config.channels;
     Scalar* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
                       (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.y_channel_stride +
-                      static_cast<int64_t>(tile.row * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride + column;
+                      static_cast<int64_t>(tile.row * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride +
+                      column;
     const int32_t log_vectors = log_strips + log2_of(strip_columns * config.phases / Vector);  // of a row
 #pragma unroll 1
     for (int s = 0; s < slabs && channel + s / parts * staged_channels < p.out_channels; ++s, ++slab) {
-      const device::SharedAddress buffer = buffers + static_cast<uint32_t>(slab % 2) * static_cast<uint32_t>(p.staged_bytes);
+      const device::SharedAddress buffer =
+          buffers + static_cast<uint32_t>(slab % 2) * static_cast<uint32_t>(p.staged_bytes);
       // Only what stages a slab is chosen by its number: sums are registers.
 #pragma unroll
       for (int k = 0; k < slabs; ++k) {
@@ -337,11 +346,12 @@ struct StagedWriter {
         const int32_t n = thread + i * consumers, line = n >> log_vectors, at = (n - (line << log_vectors)) * Vector;
         const int32_t c = line % staged_channels, r = line / staged_channels;
         const int32_t row = r / rows * config.rows + first_row + r % rows;
-        if ((vectors % consumers != 0 && n >= vectors) || at >= columns || row >= positions || channel + first_channel + c >= p.out_channels) {
+        if ((vectors % consumers != 0 && n >= vectors) || at >= columns || row >= positions ||
+            channel + first_channel + c >= p.out_channels) {
           continue;
         }
-        Scalar* const to = y + (first_channel + c) * p.y_channel_stride +
-                           static_cast<int64_t>(row * p.h.stride) * p.y_row_stride + at;
+        Scalar* const to =
+            y + (first_channel + c) * p.y_channel_stride + static_cast<int64_t>(row * p.h.stride) * p.y_row_stride + at;
         copy<Vector * element>(to, buffer + static_cast<uint32_t>(line * pitch + at * element));
       }
     }

@@ -81,12 +81,12 @@ struct Launch {
   int64_t prepare_grid, shared_bytes;
 };
 
-// Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those that a lane has of
-// two positions and of all phases, or 16 bytes of a row in shared memory.
-inline int32_t vector_of(const Config& c, const Problem& p, const void* y) {
+// Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those that a lane has
+// of two positions and of all phases, or 16 bytes of a row in shared memory.
+inline int32_t vector_of(const Config& c, const Problem& p, const void* y, bool staged) {
   if (c.phases != p.stride_w) return 1;
   const auto bytes = static_cast<int32_t>(element_size(p.dtype));
-  return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, stages_y(c, p) ? 16 / bytes : 2 * c.phases);
+  return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, staged ? 16 / bytes : 2 * c.phases);
 }
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
@@ -95,7 +95,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   make_tables(config, p, t);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   const int32_t strips = plan.tile.columns / strip_columns;
-  const Tiling n = make_tiling(config, p, t, strips);
+  const Tiling n = make_tiling(config, p, t, strips, plan.tile.rows_staged);
   const int64_t w_bytes = packed_bytes(config, p, t, n), element = element_size(p.dtype);
   const bool copies_x = plan.workspace_bytes > w_bytes;
   auto* const workspace = static_cast<unsigned char*>(o.workspace);
@@ -123,14 +123,21 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.row_bytes = n.patch_columns * narrow(element), q.channel_bytes = n.patch_rows * q.row_bytes;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
-  q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result);
+  q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result, plan.tile.rows_staged);
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
   q.by_sets = Divisor(t.sets), q.by_groups = Divisor(p.groups);
   for (int32_t i = 0; i < t.sets; ++i) {
     const Set& set = t.set[i];
     const auto small = [](int32_t v) { return static_cast<int16_t>(v); };
-    q.sets[i] = {small(set.row_phase), small(set.column_phase), small(set.first_step), small(set.steps),
-                 small(set.first_phase_steps), small(set.first_tap), small(set.taps), set.row, set.column};
+    q.sets[i] = {small(set.row_phase),
+                 small(set.column_phase),
+                 small(set.first_step),
+                 small(set.steps),
+                 small(set.first_phase_steps),
+                 small(set.first_tap),
+                 small(set.taps),
+                 set.row,
+                 set.column};
     for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
       const Step& step = t.step[s];
       const int32_t column = step.column - set.column;

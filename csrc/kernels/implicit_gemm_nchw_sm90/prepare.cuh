@@ -30,7 +30,8 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
 #pragma unroll
   for (int i = 0; i < count; ++i) {
     v[i] = 0;
-    if (static_cast<int32_t>(output) < p.out_channels && first + i < p.in_channels) v[i] = __ldg(w + i * p.w_strides[0]);
+    if (static_cast<int32_t>(output) < p.out_channels && first + i < p.in_channels)
+      v[i] = __ldg(w + i * p.w_strides[0]);
   }
   uint32_t words[4];
 #pragma unroll
@@ -43,9 +44,9 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   }
   const auto channels = static_cast<uint32_t>(p.channels), column = output % channels;
   const int64_t tile = static_cast<int64_t>(group) * (p.by_outputs.divisor / channels) + output / channels;
-  unsigned char* const to =
-      p.packed + ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) * (halves * channels * k_bytes) +
-      unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
+  unsigned char* const to = p.packed +
+                            ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) * (halves * channels * k_bytes) +
+                            unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
   device::store_global_16(to, words[0], words[1], words[2], words[3]);
 }
 

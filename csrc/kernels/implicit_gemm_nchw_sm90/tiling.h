@@ -35,7 +35,8 @@ struct Tables {
 // Why a configuration cannot have such sets; empty if `t` has been filled.
 inline std::string make_tables(const Config& config, const Problem& p, Tables& t) {
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
-  if (w.stride % config.phases != 0) return "takes strides of the columns that are multiples of " + std::to_string(config.phases);
+  if (w.stride % config.phases != 0)
+    return "takes strides of the columns that are multiples of " + std::to_string(config.phases);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   t.row_sets = narrow(h.stride), t.column_sets = narrow(w.stride) / config.phases;
   t.sets = t.row_sets * t.column_sets;
@@ -45,7 +46,8 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
     set = {i / t.column_sets, i % t.column_sets * config.phases, t.steps, 0, 0, t.taps, 0, 0, 0};
     const AxisPhase rows = axis_phase(h, set.row_phase, h.stride);
     const int32_t row_step = narrow(h.input_step), column_step = narrow(w.input_step);
-    const int32_t together = row_step == 1 ? ceil_div(rows.taps, ceil_div(std::max(rows.taps, 1), most_taps_of_step)) : 1;
+    const int32_t together =
+        row_step == 1 ? ceil_div(rows.taps, ceil_div(std::max(rows.taps, 1), most_taps_of_step)) : 1;
     for (int32_t phase = 0; phase < config.phases; ++phase) {
       const AxisPhase columns = axis_phase(w, set.column_phase + phase, w.stride);
       for (int32_t k = 0; k < columns.taps; ++k) {
@@ -83,28 +85,29 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
 }
 
 struct Tiling {
-  int32_t tile_rows = 0, tile_columns = 0;    // positions
-  int32_t patch_rows = 0, patch_columns = 0;  // of x, in shared memory
+  int32_t tile_rows = 0, tile_columns = 0;                                         // positions
+  int32_t patch_rows = 0, patch_columns = 0;                                       // of x, in shared memory
   int32_t patch_bytes = 0, patch_stages = 0, weight_bytes = 0, weight_stages = 0;  // of a stage
   int32_t staged_bytes = 0;                                                        // of a buffer of outputs
   int64_t chunks = 0, channel_tiles = 0, row_tiles = 0, column_tiles = 0, tiles = 0;
 
-  int32_t shared_bytes() const { return 2 * staged_bytes + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes; }
+  int32_t shared_bytes() const {
+    return 2 * staged_bytes + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes;
+  }
 };
 
-// Whether outputs of a lane are whole sectors of memory together with its neighbours', and the phases of the columns are
-// all there are: written from registers. Otherwise through shared memory, unless their columns are apart.
-inline bool stages_y(const Config& c, const Problem& p) {
+// Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns, but begin at
+// no multiples of a sector of memory. What a lane has of them is then written in parts of sectors.
+inline bool may_stage(const Config& c, const Problem& p) {
   if (c.phases != p.stride_w) return false;
-  if (const char* e = getenv("CONVT_STAGE"); e && *e == '0') return false;
   const auto whole = [&](int64_t size, int64_t stride) {
     return size <= 1 || stride * element_size(p.dtype) % sector_bytes == 0;
   };
   return !whole(p.batch, p.y_strides[0]) || !whole(p.out_channels, p.y_strides[1]) || !whole(p.out_h, p.y_strides[2]);
 }
 
-// With strips of so many side by side. No stages: they have no room.
-inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t strips) {
+// With strips of so many side by side; `staged`: outputs pass through shared memory. No stages: they have no room.
+inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t strips, bool staged) {
   const int64_t element = element_size(p.dtype);
   Tiling n;
   n.tile_rows = c.rows * (warps / strips), n.tile_columns = strip_columns * strips;
@@ -121,9 +124,7 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
   }
   n.patch_bytes = n.patch_rows * n.patch_columns * chunk_bytes;
   n.weight_bytes = t.taps_of_step * tap_bytes(c);
-  if (stages_y(c, p)) {
-    n.staged_bytes = implicit_gemm_nchw_sm90::staged_bytes(c, strips, static_cast<int32_t>(element));
-  }
+  if (staged) n.staged_bytes = staged_bytes(c, strips, static_cast<int32_t>(element));
   const int32_t left = shared_bytes_limit(c) - barrier_bytes - 2 * n.staged_bytes;
   if (n.patch_columns <= tensor_map_most_box && n.patch_rows <= tensor_map_most_box) {
     for (int32_t stages = most_patch_stages; stages >= fewest_patch_stages && n.weight_stages == 0; --stages) {

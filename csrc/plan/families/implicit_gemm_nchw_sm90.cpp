@@ -1,8 +1,9 @@
 // Implicit GEMM for NCHW on Hopper's tensor cores, x from registers. See csrc/kernels/implicit_gemm_nchw_sm90.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
-#include "../../kernels/implicit_gemm_nchw_sm90/tiling.h"
+#include "../../kernels/implicit_gemm_nchw_sm90/params.h"
 #include "implicit_gemm.h"
 
 namespace convt {
@@ -14,8 +15,7 @@ namespace family = implicit_gemm_nchw_sm90;
 std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (const std::string reason = implicit_gemm_refusal(p); !reason.empty()) return reason;
   if (!family::has_mode(family::mode_of(p))) return "computes float32 in TF32";
-  if (device.compute_capability != 90) return "needs sm_90";
-  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
+  if (std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (p.in_channels == 0) return "takes at least one input channel";
   if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs whose columns are innermost";
   return "";
@@ -29,14 +29,53 @@ bool may_copy_x(const Problem& p) {
   return family::copied_bytes(p) <= most_copied_bytes && family::copied_bytes(p) < int64_t{1} << 30;
 }
 
-// With strips of so many side by side; a reason if it cannot be.
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, const family::Tables& t,
-                       int32_t strips) {
+// Clocks of a multiprocessor for a tile, in the mean over the sets of phases, of so many outputs of a channel.
+// Constants are fitted to two sweeps of 24 layers on an H100.
+double clocks_of_tile(const family::Config& config, const Problem& p, const family::Tables& t, const family::Tiling& n,
+                      bool staged) {
+  const auto number = [](auto v) { return static_cast<double>(v); };
+  const double channels = number(config.channels), rows = number(config.rows), chunks = number(n.chunks);
+  // The products, what shared memory is read for them, what comes from the second level of cache, and what a step takes
+  // beside: waiting for its weights and for its fragments.
+  double products = 0, shared = 0, read = 0, steps = 0;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const family::Set& set = t.set[i];
+    if (set.steps == 0) continue;
+    for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
+      const double taps = number(t.step[s].taps), wgmmas = family::halves * rows * taps;
+      // Fragments of positions that begin at an odd column are loaded element by element, or twice.
+      const double words = (t.step[s].column - set.column) % 2 != 0 ? 8 : 4;
+      products += wgmmas * channels / 2;
+      shared += family::warps * family::halves * (rows + taps - 1) * words + wgmmas * channels / 4;
+    }
+    shared += number(n.patch_bytes) / 128, read += number(n.patch_bytes + set.taps * family::tap_bytes(config));
+    steps += number(set.steps);
+  }
+  const double sets = number(t.sets);
+  const double main = std::pow(std::pow(std::max(0.86 * products, shared), 4) + std::pow(read / 50, 4), 0.25);
+  // Stores: of registers, which touch so many sectors of memory; or of rows, which have passed through shared memory.
+  const int32_t vector = family::vector_of(config, p, nullptr, staged);
+  const double there = std::min(1.0, number(p.out_channels_per_group()) / channels);
+  const double stores = family::warps * number(config.accumulators()) * there / vector;
+  double store = 16 * stores;
+  if (staged) {
+    store += 280 * channels / family::staged_channels * there * rows / family::staged_rows(config);
+  } else {
+    const double run = 16 * number(config.phases * element_size(p.dtype));  // of the lanes of a channel, bytes
+    const bool aligned = vector == 2 * config.phases && !family::may_stage(config, p);
+    store += 0.14 * stores * (config.phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (aligned ? 0 : 1)));
+  }
+  return 1700 + chunks / sets * (main + 146 * steps) + store;
+}
+
+// With strips of so many side by side, written from registers or through shared memory; a reason if it cannot be.
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, const family::Tables& t, int32_t strips,
+                       bool staged) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) {
     return refuse(Algorithm::implicit_gemm_nchw_sm90, config.name, reason);
   };
-  const family::Tiling n = family::make_tiling(config, p, t, strips);
+  const family::Tiling n = family::make_tiling(config, p, t, strips, staged);
   if (n.patch_stages == 0) return refused("has no room for two patches of x and the weights of two steps");
   constexpr int64_t limit = int64_t{1} << 30;
   if (n.tiles >= limit) return refused("takes less than 2^30 tiles");
@@ -53,32 +92,21 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   GemmTile& tile = c.plan.tile;
   tile.images = 1, tile.rows = n.tile_rows, tile.columns = n.tile_columns;
   tile.row_phases = 1, tile.column_phases = config.phases;
-  tile.channel_groups = family::halves, tile.patch_stages = n.patch_stages;
+  tile.channel_groups = family::halves, tile.patch_stages = n.patch_stages, tile.rows_staged = staged;
 
   const auto number = [](auto v) { return static_cast<double>(v); };
-  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(config.blocks * device.multiprocessors);
-  // A set's tile: its products, the reads of shared memory, or what comes from the second level of cache; then its
-  // outputs, from registers.
-  const double product = config.channels / 2.0;  // clocks of a wgmma
-  double clocks = 0;
-  for (int32_t i = 0; i < t.sets; ++i) {
-    const family::Set& set = t.set[i];
-    double chunk = 0;
-    for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
-      const double taps = t.step[s].taps, products = 4 * config.rows * taps;
-      const double loads = 4 * (config.rows + taps - 1) * 24, reads = products * product / 2;
-      chunk += 120 + std::max(products * product, loads + reads);
-    }
-    const double read = (n.patch_bytes + set.taps * family::tap_bytes(config)) / 35.0;
-    clocks += 1500 + number(n.chunks) * std::max(chunk, set.steps == 0 ? 0 : read) + 40.0 * config.accumulators();
-  }
-  const double waves = std::ceil(number(n.tiles) / cores);
-  const double work = clock * clocks / t.sets * waves;
-  const double parts = sectors_of_parts(p, n.tile_columns * static_cast<int32_t>(p.stride_w));
-  const double memory = 1.2 * number(p.compulsory_bytes()) * parts / device.bandwidth;
+  const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;
+  const double waves = std::ceil(number(n.tiles) / number(config.blocks * device.multiprocessors));
+  const double work = clock * clocks_of_tile(config, p, t, n, staged) * config.blocks * waves;
+  // Of phases that are apart, and of sectors that tiles share, memory is written several times.
+  const double apart = std::pow(number(p.stride_w) / config.phases - 1, 0.9);
+  const double shared =
+      staged || !family::may_stage(config, p) ? 0 : 2.0 / number(config.phases * element_size(p.dtype));
+  const double again = (3 * apart + 2.6 * shared) * number(p.y_elements() * element_size(p.dtype));
+  const double memory = (1.4 * number(p.compulsory_bytes()) + again) / (0.9 * device.bandwidth);
   const double copying = copies_x ? 1.2e-6 + 2.5 * number(family::copied_bytes(p)) / (0.6 * device.bandwidth) : 0;
   c.estimated_seconds = launch_seconds + 2e-6 + packing_seconds(p, device, packed) + copying +
-                        std::pow(std::pow(work, 2.8) + std::pow(memory, 2.8), 1 / 2.8);
+                        std::pow(std::pow(work, 6) + std::pow(memory, 6), 1 / 6.0);
   return c;
 }
 
@@ -99,12 +127,19 @@ void implicit_gemm_nchw_sm90_candidates(const Problem& p, const DeviceInfo& devi
       refused(why);
       continue;
     }
-    Candidate best = candidate_of(p, device, row, t, family::warps);
-    for (int32_t strips = family::warps / 2; strips > 0; strips /= 2) {
-      const Candidate other = candidate_of(p, device, row, t, strips);
-      if (other.fits() && (!best.fits() || other.estimated_seconds < best.estimated_seconds)) best = other;
+    const family::Config& config = family::configs[row];
+    // Of several phases, outputs of a lane that are written one by one are too far apart.
+    const bool may_stage = family::may_stage(config, p);
+    const bool from_registers = !may_stage || config.phases == 1 || family::vector_of(config, p, nullptr, false) > 1;
+    std::optional<Candidate> best;
+    for (int32_t strips = family::warps; strips > 0; strips /= 2) {
+      for (const bool staged : {false, true}) {
+        if (staged ? !may_stage : !from_registers) continue;
+        const Candidate other = candidate_of(p, device, row, t, strips, staged);
+        best = best ? faster(*best, other) : other;
+      }
     }
-    out.push_back(best);
+    out.push_back(*best);
   }
 }
 
