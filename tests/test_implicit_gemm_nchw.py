@@ -113,7 +113,7 @@ def operands(p, dtype, rng):
     if rng.random() < 0.3:
         x = lay_out(x, "offset")
     if rng.random() < 0.2:
-        x, w = lay_out(x, "channels_last_offset") if rng.random() < 0.0 else x, w.contiguous(memory_format=torch.channels_last)
+        w = w.contiguous(memory_format=torch.channels_last)
     return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
 
 

@@ -78,7 +78,7 @@ struct Launch {
   Params params;
   TensorMapLayout x_map;  // of which the driver makes the map
   PrepareParams prepare;
-  int64_t prepare_grid, shared_bytes;
+  int64_t prepare_grid;
 };
 
 // Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those that a lane has
@@ -101,7 +101,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   auto* const workspace = static_cast<unsigned char*>(o.workspace);
   unsigned char* const copy = workspace + w_bytes;
   launch.x_map = make_x_map(p, n, copies_x ? copy : o.x, copies_x);
-  launch.shared_bytes = n.shared_bytes();
 
   Params& q = launch.params;
   q = {};

@@ -96,15 +96,17 @@ struct Tiling {
   }
 };
 
-// Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns, but begin at
-// no multiples of a sector of memory. What a lane has of them is then written in parts of sectors.
-inline bool may_stage(const Config& c, const Problem& p) {
-  if (c.phases != p.stride_w) return false;
+// Whether rows of y begin at multiples of a sector of memory.
+inline bool whole_sectors(const Problem& p) {
   const auto whole = [&](int64_t size, int64_t stride) {
     return size <= 1 || stride * element_size(p.dtype) % sector_bytes == 0;
   };
-  return !whole(p.batch, p.y_strides[0]) || !whole(p.out_channels, p.y_strides[1]) || !whole(p.out_h, p.y_strides[2]);
+  return whole(p.batch, p.y_strides[0]) && whole(p.out_channels, p.y_strides[1]) && whole(p.out_h, p.y_strides[2]);
 }
+
+// Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns, but begin
+// anywhere. What a lane has of them is then written in parts of sectors.
+inline bool may_stage(const Config& c, const Problem& p) { return c.phases == p.stride_w && !whole_sectors(p); }
 
 // With strips of so many side by side; `staged`: outputs pass through shared memory. No stages: they have no room.
 inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t strips, bool staged) {

@@ -52,20 +52,20 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
     steps += number(set.steps);
   }
   const double sets = number(t.sets);
-  const double main = std::pow(std::pow(std::max(0.86 * products, shared), 4) + std::pow(read / 50, 4), 0.25);
+  const double main = std::pow(std::pow(std::max(0.86 * products, 1.14 * shared), 4) + std::pow(read / 35.7, 4), 0.25);
   // Stores: of registers, which touch so many sectors of memory; or of rows, which have passed through shared memory.
   const int32_t vector = family::vector_of(config, p, nullptr, staged);
   const double there = std::min(1.0, number(p.out_channels_per_group()) / channels);
   const double stores = family::warps * number(config.accumulators()) * there / vector;
-  double store = 16 * stores;
+  double store = (staged ? 18 : 7.4) * stores;
   if (staged) {
-    store += 280 * channels / family::staged_channels * there * rows / family::staged_rows(config);
+    store += 52 * channels / family::staged_channels * there * rows / family::staged_rows(config);
   } else {
     const double run = 16 * number(config.phases * element_size(p.dtype));  // of the lanes of a channel, bytes
-    const bool aligned = vector == 2 * config.phases && !family::may_stage(config, p);
-    store += 0.14 * stores * (config.phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (aligned ? 0 : 1)));
+    const bool whole = vector == 2 * config.phases && family::whole_sectors(p);
+    store += 0.1 * stores * (config.phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
   }
-  return 1700 + chunks / sets * (main + 146 * steps) + store;
+  return 2460 + chunks / sets * (main + 98 * steps) + store;
 }
 
 // With strips of so many side by side, written from registers or through shared memory; a reason if it cannot be.
@@ -98,15 +98,21 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;
   const double waves = std::ceil(number(n.tiles) / number(config.blocks * device.multiprocessors));
   const double work = clock * clocks_of_tile(config, p, t, n, staged) * config.blocks * waves;
-  // Of phases that are apart, and of sectors that tiles share, memory is written several times.
-  const double apart = std::pow(number(p.stride_w) / config.phases - 1, 0.9);
-  const double shared =
-      staged || !family::may_stage(config, p) ? 0 : 2.0 / number(config.phases * element_size(p.dtype));
-  const double again = (3 * apart + 2.6 * shared) * number(p.y_elements() * element_size(p.dtype));
-  const double memory = (1.4 * number(p.compulsory_bytes()) + again) / (0.9 * device.bandwidth);
+  // Of phases that are apart, and of sectors that tiles or stores share, memory is written several times; more if rows
+  // begin anywhere.
+  const double element = number(element_size(p.dtype)), y_bytes = number(p.y_elements()) * element;
+  const bool anywhere = !family::whole_sectors(p);
+  double again = (anywhere ? 5.7 : 4.4) * family::sector_bytes / (number(n.tile_columns * p.stride_w) * element);
+  if (config.phases != p.stride_w) {
+    again += (anywhere ? 9.7 : 3.1) * std::pow(number(p.stride_w) / config.phases - 1, 0.9);
+  } else if (anywhere && !staged) {
+    const double stores = 2.0 * config.phases / family::vector_of(config, p, nullptr, false);  // of a lane
+    again += 4 / (config.phases * element) * (1 + 10 * (stores - 1));
+  }
+  const double memory = (number(p.compulsory_bytes()) + again * y_bytes) / (0.9 * device.bandwidth);
   const double copying = copies_x ? 1.2e-6 + 2.5 * number(family::copied_bytes(p)) / (0.6 * device.bandwidth) : 0;
-  c.estimated_seconds = launch_seconds + 2e-6 + packing_seconds(p, device, packed) + copying +
-                        std::pow(std::pow(work, 6) + std::pow(memory, 6), 1 / 6.0);
+  c.estimated_seconds = launch_seconds + 4e-6 + packing_seconds(p, device, packed) + copying +
+                        std::pow(std::pow(work, 4) + std::pow(memory, 4), 0.25);
   return c;
 }
 
