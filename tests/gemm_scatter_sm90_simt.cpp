@@ -55,13 +55,13 @@ bool run(DataType dtype, int32_t row) {
     // Copied though it need not be.
     const bool last = family::is_channels_last(p);
     if (plan.workspace_bytes == 0 && !last && pick(0, 2) == 0) {
-      plan.workspace_bytes = family::aligned_bytes(p);
+      plan.workspace_bytes = family::copied_bytes(p);
       plan.grid = 1;
     }
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     family::Params& params = launch.params;
-    if (params.aligns_x) {
+    if (params.copies_x) {
       simt::launch(dim3(static_cast<unsigned>(launch.align_grid)), dim3(family::align_threads), 0,
                    [&] { family::align_kernel<Scalar>(launch.align); });
       ++aligned;
@@ -70,7 +70,7 @@ bool run(DataType dtype, int32_t row) {
     launch_row<Scalar>(plan, p, params);
     ++vectors[params.vector], whole_rows += params.whole_rows;
     const std::string what =
-        configuration + (params.aligns_x ? ", aligned" : "") + ", vectors of " + std::to_string(params.vector);
+        configuration + (params.copies_x ? ", aligned" : "") + ", vectors of " + std::to_string(params.vector);
     return c.check(what.c_str(), [](float v) { return v; });
   }
 }

@@ -260,6 +260,14 @@ def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(kind, tmp_path)
 
 @with_source
 @pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
+def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers_at_any_shift(mode, tmp_path):
+    said = compile_for_hopper(f"implicit_gemm_nchw_sm90/instantiations/{mode}.cu", tmp_path)
+    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_nchw_sm90_kernel", said)
+    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith("implicit_gemm_nchw_sm90/")])
+
+
+@with_source
+@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
 def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(mode, tmp_path):
     instruction = "HMMA" if mode == "tf32" else "HGMMA"
     said = compile_for_hopper(f"gemm_fold_sm90/instantiations/{mode}.cu", tmp_path, instruction)

@@ -394,6 +394,12 @@ CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t st
          uint64_t{1} << 62;
 }
 
+// A K-major operand without a swizzle: 8 rows with 16 bytes of each lie next to each other; `next` bytes from there are
+// their next 16 bytes, and `stride` bytes from there the next 8 rows.
+CONVT_DEVICE MatrixDescriptor plain_matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next) {
+  return static_cast<uint64_t>((start & 0x3ffff) >> 4 | next >> 4 << 16) | static_cast<uint64_t>(stride >> 4) << 32;
+}
+
 // Where it starts, in units of 16 bytes, with the bits above that; and the same operand from elsewhere.
 CONVT_DEVICE SharedAddress start_of(MatrixDescriptor d) { return static_cast<uint32_t>(d); }
 CONVT_DEVICE MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
@@ -450,8 +456,8 @@ CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor 
 template <WgmmaType type, int N>
 CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
 
-// d += a b in TF32, with a in registers, a lane's as those of an m16n8k8 mma; b is K-major.
-template <int N>
+// d += a b, with a in registers, a lane's as those of an m16n8k8 mma of TF32 or an m16n8k16 mma; b is K-major.
+template <int N, WgmmaType type = WgmmaType::tf32>
 CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor b);
 
 // After a wait for products: what they have left in `d` is read after it, which the compiler does not know.

@@ -20,6 +20,13 @@ CONVT_DEVICE uint32_t tf32_operand(uint32_t v) {
   return v;
 }
 
+// `v` rounded to TF32, to nearest with ties to even, as the copy engine does; NaN and infinity stay.
+CONVT_DEVICE float nearest_tf32(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  if ((bits & 0x7f800000) == 0x7f800000) return v;
+  return __uint_as_float((bits + 0xfff + (bits >> 13 & 1)) & 0xffffe000);
+}
+
 // `v` as the sum of two operands; what is left is below float32's precision. Products with a `v` that is not finite, or
 // that rounds to infinity, are not finite either, but may be NaN where `v`'s were infinite.
 CONVT_DEVICE void split_tf32_operand(uint32_t v, uint32_t& high, uint32_t& low) {

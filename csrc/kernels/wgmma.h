@@ -11,12 +11,15 @@ namespace convt::device {
 #define CONVT_NAMES_120 \
   CONVT_NAMES_60        \
   ", " CONVT_TEN(6) ", " CONVT_TEN(7) ", " CONVT_TEN(8) ", " CONVT_TEN(9) ", " CONVT_TEN(10) ", " CONVT_TEN(11)
+#define CONVT_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define CONVT_NAMES_16 CONVT_TEN() ", %10, %11, %12, %13, %14, %15"
 #define CONVT_NAMES_32 CONVT_NAMES_30 ", %30, %31"
 #define CONVT_NAMES_64 CONVT_NAMES_60 ", %60, %61, %62, %63"
 #define CONVT_NAMES_68 CONVT_NAMES_64 ", %64, %65, %66, %67"
 #define CONVT_NAMES_128 CONVT_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define CONVT_OPERANDS_4(how, i) how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3])
+#define CONVT_OPERANDS_8(how, i) CONVT_OPERANDS_4(how, i), CONVT_OPERANDS_4(how, i + 4)
 #define CONVT_OPERANDS_16(how, i) \
   CONVT_OPERANDS_4(how, i), CONVT_OPERANDS_4(how, i + 4), CONVT_OPERANDS_4(how, i + 8), CONVT_OPERANDS_4(how, i + 12)
 #define CONVT_OPERANDS_32(how, i) CONVT_OPERANDS_16(how, i), CONVT_OPERANDS_16(how, i + 16)
@@ -79,24 +82,37 @@ CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescr
 }
 
 // With a in registers, which the instruction reads until it is done.
-#define CONVT_WGMMA_REGISTERS(shape, count, a0, a1, a2, a3, next)                           \
-  asm volatile("wgmma.mma_async.sync.aligned." shape ".f32.tf32.tf32 {" CONVT_NAMES_##count \
-               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #next ", 1, 1, 1;"          \
-               : CONVT_OPERANDS_##count("+f", 0)                                            \
+#define CONVT_WGMMA_REGISTERS(shape, types, count, a0, a1, a2, a3, next, options)       \
+  asm volatile("wgmma.mma_async.sync.aligned." shape "." types " {" CONVT_NAMES_##count \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #next ", " options ";"  \
+               : CONVT_OPERANDS_##count("+f", 0)                                        \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+#define CONVT_WGMMA_REGISTERS_OF_WIDTH(k, types, options)                       \
+  if constexpr (N == 16) {                                                      \
+    CONVT_WGMMA_REGISTERS("m64n16" k, types, 8, 8, 9, 10, 11, 12, options);     \
+  } else if constexpr (N == 32) {                                               \
+    CONVT_WGMMA_REGISTERS("m64n32" k, types, 16, 16, 17, 18, 19, 20, options);  \
+  } else if constexpr (N == 64) {                                               \
+    CONVT_WGMMA_REGISTERS("m64n64" k, types, 32, 32, 33, 34, 35, 36, options);  \
+  } else {                                                                      \
+    static_assert(N == 128);                                                    \
+    CONVT_WGMMA_REGISTERS("m64n128" k, types, 64, 64, 65, 66, 67, 68, options); \
+  }
 
-template <int N>
+template <int N, WgmmaType type>
 CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  if constexpr (N == 64) {
-    CONVT_WGMMA_REGISTERS("m64n64k8", 32, 32, 33, 34, 35, 36);
+  if constexpr (type == WgmmaType::tf32) {
+    CONVT_WGMMA_REGISTERS_OF_WIDTH("k8", "f32.tf32.tf32", "1, 1, 1")
+  } else if constexpr (type == WgmmaType::float16) {
+    CONVT_WGMMA_REGISTERS_OF_WIDTH("k16", "f32.f16.f16", "1, 1, 1, 0")
   } else {
-    static_assert(N == 128);
-    CONVT_WGMMA_REGISTERS("m64n128k8", 64, 64, 65, 66, 67, 68);
+    CONVT_WGMMA_REGISTERS_OF_WIDTH("k16", "f32.bf16.bf16", "1, 1, 1, 0")
   }
 #endif
 }
 
+#undef CONVT_WGMMA_REGISTERS_OF_WIDTH
 #undef CONVT_WGMMA_REGISTERS
 #undef CONVT_WGMMA_OF_TYPE
 #undef CONVT_WGMMA_OF_WIDTH
@@ -106,11 +122,14 @@ CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], Mat
 #undef CONVT_OPERANDS_64
 #undef CONVT_OPERANDS_32
 #undef CONVT_OPERANDS_16
+#undef CONVT_OPERANDS_8
 #undef CONVT_OPERANDS_4
 #undef CONVT_NAMES_128
 #undef CONVT_NAMES_68
 #undef CONVT_NAMES_64
 #undef CONVT_NAMES_32
+#undef CONVT_NAMES_16
+#undef CONVT_NAMES_8
 #undef CONVT_NAMES_120
 #undef CONVT_NAMES_60
 #undef CONVT_NAMES_30

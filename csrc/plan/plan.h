@@ -12,19 +12,20 @@
 namespace convt {
 
 enum class Algorithm : int32_t {
-  empty,                   // nothing to compute, or nothing to reduce over: the result is filled by the operator
-  direct,                  // csrc/kernels/direct
-  depthwise,               // csrc/kernels/depthwise
-  implicit_gemm_sm90,      // csrc/kernels/implicit_gemm_sm90
-  implicit_gemm_sm80,      // csrc/kernels/implicit_gemm_sm80
-  gemm_scatter_sm90,       // csrc/kernels/gemm_scatter_sm90
-  gemm_scatter_tf32_sm90,  // csrc/kernels/gemm_scatter_tf32_sm90
-  gemm_fold_sm90,          // csrc/kernels/gemm_fold_sm90
-  column,                  // csrc/kernels/column
-  large_stride,            // csrc/kernels/large_stride
-  grouped,                 // csrc/kernels/grouped
-  few_positions,           // csrc/kernels/few_positions
-  aten,                    // ATen's convolution; gradients only, until their fast kernels exist
+  empty,                    // nothing to compute, or nothing to reduce over: the result is filled by the operator
+  direct,                   // csrc/kernels/direct
+  depthwise,                // csrc/kernels/depthwise
+  implicit_gemm_sm90,       // csrc/kernels/implicit_gemm_sm90
+  implicit_gemm_nchw_sm90,  // csrc/kernels/implicit_gemm_nchw_sm90
+  implicit_gemm_sm80,       // csrc/kernels/implicit_gemm_sm80
+  gemm_scatter_sm90,        // csrc/kernels/gemm_scatter_sm90
+  gemm_scatter_tf32_sm90,   // csrc/kernels/gemm_scatter_tf32_sm90
+  gemm_fold_sm90,           // csrc/kernels/gemm_fold_sm90
+  column,                   // csrc/kernels/column
+  large_stride,             // csrc/kernels/large_stride
+  grouped,                  // csrc/kernels/grouped
+  few_positions,            // csrc/kernels/few_positions
+  aten,                     // ATen's convolution; gradients only, until their fast kernels exist
 };
 
 const char* name(Algorithm);
@@ -43,7 +44,9 @@ struct GemmTile {
   bool rows_in_boxes = false;     // the copy engine brings rows of x, which warps transpose
   bool channels_last = false;     // x is first brought into channels_last, in the workspace
   bool weights_in_place = false;  // they are read where they are, not packed first
-  // Of both:
+  // Of implicit_gemm_nchw_sm90:
+  bool rows_staged = false;  // rows of y pass through shared memory
+  // Of implicit_gemm_sm90 and implicit_gemm_sm80:
   bool columns_folded = false;  // the kernel's columns are output channels: all else is of folded(problem)
 
   bool operator==(const GemmTile&) const = default;

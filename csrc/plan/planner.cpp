@@ -10,6 +10,7 @@
 #include "../kernels/gemm_scatter_sm90/config.h"
 #include "../kernels/gemm_scatter_tf32_sm90/config.h"
 #include "../kernels/grouped/config.h"
+#include "../kernels/implicit_gemm_nchw_sm90/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
 #include "../kernels/large_stride/config.h"
@@ -46,6 +47,8 @@ const Family families[] = {
     {Algorithm::gemm_scatter_tf32_sm90, "gemm_scatter_tf32_sm90", names_of<gemm_scatter_tf32_sm90::configs>,
      gemm_scatter_tf32_sm90_candidates},
     {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates},
+    {Algorithm::implicit_gemm_nchw_sm90, "implicit_gemm_nchw_sm90", names_of<implicit_gemm_nchw_sm90::configs>,
+     implicit_gemm_nchw_sm90_candidates},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
      implicit_gemm_sm90_candidates, true},
     {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,
@@ -114,7 +117,7 @@ std::string GemmTile::to_string() const {
          (stacked_rows > 1 ? ", " + count(stacked_rows, "row") + " stacked" : "") +
          (reuse > 1 ? ", " + count(reuse, "tile") + " of a patch" : "") + (rows_in_boxes ? ", rows in boxes" : "") +
          (channels_last ? ", of channels_last in the workspace" : "") + (weights_in_place ? ", weights in place" : "") +
-         (columns_folded ? ", columns folded into channels" : "");
+         (rows_staged ? ", rows of y by shared memory" : "") + (columns_folded ? ", columns folded into channels" : "");
 }
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {

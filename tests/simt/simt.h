@@ -862,7 +862,9 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));
   if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
-  if (shared % 1024 != 0) simt::fail("a box is not copied to a multiple of 1024 bytes");
+  if (shared % (layout.swizzle_bytes == 0 ? 128 : 1024) != 0) {
+    simt::fail("a box is not copied to a multiple of 128 bytes, or of the swizzle's period");
+  }
   simt::CountingBarrier& b = simt::counting_barrier(barrier);
   static const unsigned char zeros[16] = {};
   const int64_t unit = 16 / layout.element_bytes;  // a unit may be cut by the end of the innermost dimension
@@ -896,6 +898,7 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
 struct MatrixDescriptor {
   SharedAddress start;
   uint32_t stride, next;
+  bool plain = false;  // without a swizzle
 };
 inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16) {
   if (start % 16 != 0 || stride % 16 != 0 || stride >= 1 << 18 || next % 16 != 0 || next >= 1 << 18) {
@@ -903,10 +906,16 @@ inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, 
   }
   return {start, stride, next};
 }
+inline MatrixDescriptor plain_matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next) {
+  MatrixDescriptor d = matrix_descriptor(start, stride, next);
+  d.plain = true;
+  return d;
+}
 
 inline SharedAddress start_of(MatrixDescriptor d) { return d.start / 16; }
 inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
-  return matrix_descriptor(start * 16, d.stride, d.next);
+  return d.plain ? plain_matrix_descriptor(start * 16, d.stride, d.next)
+                 : matrix_descriptor(start * 16, d.stride, d.next);
 }
 
 template <class T>
@@ -946,8 +955,8 @@ enum class Major { k, mn };
 template <int N>
 void wgmma_results(float (&)[N]) {}
 
-// Adds to the sums that the threads of a warpgroup hold of 64 x N: the products of a(row, k) and b(column, k). Or they are
-// the `first`.
+// Adds to the sums that the threads of a warpgroup hold of 64 x N: the products of a(row, k) and b(column, k). Or they
+// are the `first`.
 template <int N, int K, class A, class B>
 void add_products(const std::vector<float*>& sums, const A& a, const B& b, bool first = false) {
   std::vector<double> columns(static_cast<size_t>(N * K));
@@ -976,13 +985,14 @@ void issue_wgmma(simt::Warpgroup& g, const Product& product) {
   }
 }
 
-// The element `e` of the unit of 16 bytes of row `r` of an operand, whose rows have 128 bytes; `blocks` times the distance
-// of MN-major operands away.
+// The element `e` of the unit of 16 bytes of row `r` of an operand, whose rows have 128 bytes, unless it is without a
+// swizzle; `blocks` times the distance of MN-major operands away.
 template <WgmmaType type>
 double element_of(const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) {
-  const SharedAddress at =
-      swizzled(m.start + static_cast<SharedAddress>(blocks) * m.next + static_cast<SharedAddress>(r / 8) * m.stride +
-               static_cast<SharedAddress>(r % 8 * 128) + static_cast<SharedAddress>(16 * unit));
+  const SharedAddress rows = m.start + static_cast<SharedAddress>(r / 8) * m.stride;
+  const SharedAddress at = m.plain ? rows + static_cast<SharedAddress>(r % 8 * 16 + unit * static_cast<int>(m.next))
+                                   : swizzled(rows + static_cast<SharedAddress>(blocks) * m.next +
+                                              static_cast<SharedAddress>(r % 8 * 128 + 16 * unit));
   if constexpr (type == WgmmaType::tf32) {
     return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
   } else if constexpr (type == WgmmaType::float16) {
@@ -1030,7 +1040,7 @@ void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
 }
 
 // a is read when the product is done, as the instruction does.
-template <int N>
+template <int N, WgmmaType type = WgmmaType::tf32>
 void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor b) {
   static const char here = 0;
   struct Operand {
@@ -1046,13 +1056,23 @@ void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor
       if (all[i]->b.start != all[0]->b.start) simt::fail("threads give wgmma different operands");
     }
     issue_wgmma(g, [sums, rows, b = all[0]->b] {
-      add_products<N, 8>(
+      constexpr int k_of_word = type == WgmmaType::tf32 ? 1 : 2, of_unit = 4 * k_of_word;
+      add_products<N, 8 * k_of_word>(
           sums,
           [&](int m, int k) -> double {
-            const uint32_t* const of_lane = rows[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + k % 4)];
-            return float_of_bits(of_lane[k / 4 * 2 + m % 16 / 8] & 0xffffe000);
+            const int word = k / k_of_word;
+            const uint32_t* const of_lane = rows[static_cast<size_t>(m / 16 * 32 + m % 8 * 4 + word % 4)];
+            const uint32_t v = of_lane[word / 4 * 2 + m % 16 / 8];
+            const auto bits = static_cast<uint16_t>(v >> k % k_of_word * 16);
+            if constexpr (type == WgmmaType::tf32) {
+              return float_of_bits(v & 0xffffe000);
+            } else if constexpr (type == WgmmaType::float16) {
+              return to_float(Float16{bits});
+            } else {
+              return to_float(BFloat16{bits});
+            }
           },
-          [&](int n, int k) { return element_of<WgmmaType::tf32>(b, n, k / 4, k % 4); });
+          [&](int n, int k) { return element_of<type>(b, n, k / of_unit, k % of_unit); });
     });
   });
 }

@@ -8,14 +8,15 @@
 // TF32, of which it takes those of K innermost only, by mma.sync.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
+#include "../gemm_scatter/config.h"
 
 namespace convt::gemm_fold_sm90 {
 
-// Operands are copied in square boxes of elements, rows of 128 bytes for each channel of the reduction; those of a
-// block of rows, or of as many positions, follow each other.
-inline constexpr int32_t row_bytes = 128, block_rows = 64;
+using namespace gemm_scatter;
+
+// Boxes of operands have a row for each channel of the reduction; those of a block of rows of the product, or of as
+// many positions, follow each other.
+inline constexpr int32_t block_rows = 64;
 
 struct Config {
   const char* name;
@@ -33,14 +34,11 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// Two warpgroups, and a third one, of which a warp has data copied, that gives them its registers.
-inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
+// The warp that has data copied is of a third warpgroup, which gives the others its registers.
+inline constexpr int32_t producers = 128, threads = consumers + producers;
 inline constexpr int32_t consumer_registers = 224, producer_registers = 56, launch_registers = 168;
-constexpr int32_t box_side(int64_t element_bytes) { return row_bytes / static_cast<int32_t>(element_bytes); }
 inline constexpr int32_t block_bytes = block_rows * row_bytes;
 constexpr int32_t box_bytes(int64_t element_bytes) { return box_side(element_bytes) * row_bytes; }
-inline constexpr int32_t most_stages = 8;
-inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 inline constexpr int32_t most_rows = 512, most_columns = 2048;  // of y, in a tile
 inline constexpr int32_t table_bytes = 4 * (most_rows + most_columns);
 inline constexpr int32_t most_together = 8;  // channels that a thread sums at a time, or half as many
@@ -63,13 +61,6 @@ constexpr int32_t staged_buffers(const Config& c) { return c.blocks * c.columns 
 // biases; then the barriers: full and empty of each stage, and whose turn it is to multiply and to stage.
 constexpr int32_t other_bytes(const Config& c) {
   return staged_buffers(c) * staged_bytes(c) + 2 * (table_bytes + bias_bytes(c)) + 8 * (2 * most_stages + 4);
-}
-constexpr int32_t stages_of(const Config& c) {
-  return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));
-}
-// In whole periods of the swizzle.
-constexpr int32_t shared_bytes(const Config& c) {
-  return (stages_of(c) * stage_bytes(c) + other_bytes(c) + 1023) / 1024 * 1024;
 }
 
 }  // namespace convt::gemm_fold_sm90

@@ -7,8 +7,6 @@
 
 namespace convt::gemm_fold_sm90 {
 
-inline constexpr int32_t group_threads = consumers / 2;
-
 // Where things are in shared memory.
 template <int Row>
 struct Shared {

@@ -1,19 +1,10 @@
 // How the product is cut into tiles, and what the copy engine is told of its operands.
 #pragma once
 
-#include "../../plan/problem.h"
-#include "../tensor_map.h"
+#include "../gemm_scatter/maps.h"
 #include "config.h"
 
 namespace convt::gemm_fold_sm90 {
-
-inline int64_t outputs_of_position(const Problem& p) {  // in a group
-  return checked_mul(p.out_channels_per_group(), checked_mul(p.kernel_h, p.kernel_w));
-}
-
-// Elements of 16 bytes: where the copy engine lets a box begin.
-inline int64_t vector_of(const Problem& p) { return 16 / element_size(p.dtype); }
-inline int64_t box_side(const Problem& p) { return box_side(element_size(p.dtype)); }
 
 // Channels of which a tile has all taps, about the same in all tiles; none if it has too few rows. Its rows begin where
 // the copy engine can, fewer than a vector before its channels: as many as those of some tile are from a multiple of
@@ -128,38 +119,11 @@ inline int64_t copied_bytes(const Problem& p, const Tiling& t) {
   return checked_mul(element_size(p.dtype) * p.in_channels, copied_row(p, t));
 }
 
-// Dimensions of one element have any stride.
-inline int64_t map_stride(const Problem& p, int64_t size, int64_t elements) {
-  return size > 1 ? checked_mul(elements, element_size(p.dtype)) : 16;
-}
-
-// x as [image][group][channel][position], or its copy, [group][channel][position of all images].
+// x, or its copy: [group][channel][position of all images].
 inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void* x, bool copies) {
-  const int64_t channels = p.in_channels_per_group(), channel = copies ? copied_row(p, t) : p.x_strides[1],
-                images = copies ? 1 : p.batch;
-  const auto side = static_cast<int32_t>(box_side(p));
-  return {x,
-          static_cast<int32_t>(element_size(p.dtype)),
-          {copies ? channel : p.in_h * p.in_w, channels, p.groups, images, 1},
-          {map_stride(p, channels, channel), map_stride(p, p.groups, checked_mul(channels, channel)),
-           map_stride(p, images, p.x_strides[0]), 16},
-          {side, side, 1, 1, 1},
-          row_bytes,
-          p.dtype == DataType::float32};
-}
-
-// [group][channel][output of a position].
-inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
-  const int64_t channels = p.in_channels_per_group();
-  const auto side = static_cast<int32_t>(box_side(p));
-  return {
-      w,
-      static_cast<int32_t>(element_size(p.dtype)),
-      {outputs_of_position(p), channels, p.groups, 1, 1},
-      {map_stride(p, channels, p.w_strides[0]), map_stride(p, p.groups, checked_mul(channels, p.w_strides[0])), 16, 16},
-      {side, side, 1, 1, 1},
-      row_bytes,
-      p.dtype == DataType::float32};
+  const int64_t row = copied_row(p, t);
+  return copies ? gemm_scatter::make_x_map(p, x, 1, row, row)
+                : gemm_scatter::make_x_map(p, x, p.batch, p.in_h * p.in_w, p.x_strides[1]);
 }
 
 // Pairs of outputs of a tile, for whole warps; and how often a thread of a warpgroup sums those of most_together

@@ -7,10 +7,11 @@
 // of y from there, while the other one multiplies if they take tiles in turn.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
+#include "../gemm_scatter/config.h"
 
 namespace convt::gemm_scatter_sm90 {
+
+using namespace gemm_scatter;
 
 struct Config {
   const char* name;
@@ -28,14 +29,12 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t consumers = 256, threads = consumers + 32;  // two warpgroups, and a warp that has data copied
+inline constexpr int32_t threads = consumers + 32;
 // Operands are copied in blocks of 64 x 64 elements: 64 rows of 128 bytes, of the reduction if they are MN-major.
-inline constexpr int32_t block_side = 64, row_bytes = 128, block_bytes = block_side * row_bytes;
+inline constexpr int32_t block_side = box_side(2), block_bytes = block_side * row_bytes;
 inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
 inline constexpr int32_t most_kernel_w = block_side;
-inline constexpr int32_t most_stages = 8;
 inline constexpr int32_t most_narrow_bytes = 64;  // rows of y
-inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
 // Where rows of x are copied first: threads of a block, and pairs of positions of each.
 inline constexpr int32_t align_threads = 256, align_pairs = 8, align_positions = 2 * align_threads * align_pairs;
@@ -50,13 +49,6 @@ inline constexpr int32_t places_bytes = 2 * 2 * block_side * 8;
 // stage and whose turn it is.
 constexpr int32_t other_bytes(const Config& c) {
   return 2 * (staged_bytes(c) + bias_bytes(c) + places_bytes) + 8 * (2 * most_stages + 2);
-}
-constexpr int32_t stages_of(const Config& c) {
-  return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));
-}
-// In whole periods of the swizzle.
-constexpr int32_t shared_bytes(const Config& c) {
-  return (stages_of(c) * stage_bytes(c) + other_bytes(c) + 1023) / 1024 * 1024;
 }
 
 }  // namespace convt::gemm_scatter_sm90

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../device.h"
+#include "../gemm_scatter/device.cuh"
 #include "params.h"
 
 namespace convt::gemm_scatter_sm90 {
@@ -57,52 +57,36 @@ CONVT_DEVICE void interleave(const uint32_t (&parts)[Parts][words_of<Width>], ui
 }
 
 // Where things are in shared memory.
-struct Shared {
-  device::SharedAddress stages, staged, places, barriers;
+struct Shared : Barriers {
+  device::SharedAddress stages, staged, places;
   unsigned char* bias_memory;
-
-  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
-  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
-  CONVT_DEVICE device::SharedAddress order(int32_t group) const { return barriers + 8 * (2 * most_stages + group); }
 };
 
-// A tile: the first of its outputs of a position, and of its segments.
-struct Tile {
-  int32_t group, output, segment;
-
-  template <int Row, bool channels_last>
-  CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
-    constexpr Config config = configs[Row];
-    auto output_tile = static_cast<uint32_t>(number);
-    uint32_t segment_tile = p.output_tiles.divide(output_tile);
-    const uint32_t group = p.segment_tiles.divide(segment_tile);
-    constexpr int32_t outputs = channels_last ? config.columns : config.rows;
-    constexpr int32_t segments = (channels_last ? config.rows : config.columns) / block_side;
-    return {static_cast<int32_t>(group), static_cast<int32_t>(output_tile) * outputs,
-            static_cast<int32_t>(segment_tile) * segments};
-  }
+template <int Row, bool channels_last>
+struct Blocks {  // of a tile
+  static constexpr int32_t outputs = (channels_last ? configs[Row].columns : configs[Row].rows) / block_side,
+                           segments = (channels_last ? configs[Row].rows : configs[Row].columns) / block_side;
 };
+
+template <int Row, bool channels_last>
+CONVT_DEVICE Tile tile_of(const Params& p, int32_t number) {
+  using Of = Blocks<Row, channels_last>;
+  return Tile::of(p, number, Of::outputs * block_side, Of::segments);
+}
 
 // By one warp: every chunk of every tile of this block.
 template <int Row, bool channels_last>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr Config config = configs[Row];
   constexpr int stages = stages_of(config);
-  constexpr int output_blocks = (channels_last ? config.columns : config.rows) / block_side;
-  constexpr int segment_blocks = (channels_last ? config.rows : config.columns) / block_side;
+  using Of = Blocks<Row, channels_last>;
   if (!device::elect()) return;
-  if (p.aligns_x) device::wait_for_previous_kernel();
+  if (p.copies_x) device::wait_for_previous_kernel();
   uint32_t stage = 0, parity = 1;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
-    const Tile tile = Tile::of<Row, channels_last>(p, number);
-    int32_t row[segment_blocks], position[segment_blocks];
-#pragma unroll
-    for (int s = 0; s < segment_blocks; ++s) {
-      auto segment = static_cast<uint32_t>(tile.segment + s);
-      row[s] = static_cast<int32_t>(p.segments.divide(segment));
-      position[s] = static_cast<int32_t>(segment) * block_side;
-    }
+    const Tile tile = tile_of<Row, channels_last>(p, number);
+    const Segments<channels_last, Of::segments, block_side> segments(p, tile);
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
       device::mbarrier_wait(shared.empty(stage), parity);
@@ -111,18 +95,9 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
       device::SharedAddress a = shared.stages + stage * stage_bytes(config), b = a + config.rows * row_bytes;
       const device::SharedAddress w = channels_last ? b : a, x = channels_last ? a : b;
       const int32_t channel = chunk * block_side;
+      segments.load(p, x, channel, tile.group, full);
 #pragma unroll
-      for (int s = 0; s < segment_blocks; ++s) {
-        if constexpr (channels_last) {
-          const int32_t at[] = {channel, position[s], row[s], 0, 0};
-          device::box_load(x + s * block_bytes, p.x_map, at, full);
-        } else {
-          const int32_t at[] = {position[s], channel, tile.group, row[s], 0};
-          device::box_load(x + s * block_bytes, p.x_map, at, full);
-        }
-      }
-#pragma unroll
-      for (int m = 0; m < output_blocks; ++m) {
+      for (int m = 0; m < Of::outputs; ++m) {
         const int32_t at[] = {tile.output + m * block_side, channel, tile.group, 0, 0};
         device::box_load(w + m * block_bytes, p.w_map, at, full);
       }
@@ -138,20 +113,11 @@ struct Places {
 
   CONVT_DEVICE explicit Places(device::SharedAddress at) : positions(at), kernel_rows(at + places_bytes / 2) {}
 
-  CONVT_DEVICE static void put(device::SharedAddress to, int32_t number, int64_t place) {
-    device::store_shared_8(to + static_cast<uint32_t>(8 * number), static_cast<uint32_t>(place),
-                           static_cast<uint32_t>(place >> 32));
-  }
-  CONVT_DEVICE static int64_t get(device::SharedAddress from, int32_t number) {
-    const uint2 v = device::load_shared_8(from + static_cast<uint32_t>(8 * number));
-    return static_cast<int64_t>(static_cast<uint64_t>(v.y) << 32 | v.x);
-  }
-
   // By all threads of the warpgroup, each of which has one of both.
   template <int Row, bool channels_last>
   CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t first_row, int32_t thread) const {
-    static_assert(larger(configs[Row].group_rows(), configs[Row].columns) <= consumers / 2 &&
-                  places_bytes == 2 * 8 * (consumers / 2));
+    static_assert(larger(configs[Row].group_rows(), configs[Row].columns) <= group_threads &&
+                  places_bytes == 2 * 8 * group_threads);
     const int32_t at = thread + (channels_last ? first_row : 0);
     auto segment = static_cast<uint32_t>(tile.segment + at / block_side);
     const auto row = static_cast<int32_t>(p.segments.divide(segment));
@@ -162,13 +128,13 @@ struct Places {
       place = image * p.y_batch_stride + image_row * p.kernel_h * p.y_row_stride +
               static_cast<int64_t>(column) * p.kernel_w * p.y_column_stride;
     }
-    put(positions, thread, place);
+    put_place(positions, thread, place);
     if constexpr (!channels_last) {
       auto output = static_cast<uint32_t>(tile.output + first_row + thread);
       const int64_t channel = p.taps.divide(output), kernel_row = p.by_rows.divide(output);
-      put(kernel_rows, thread,
-          (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
-              kernel_row * p.y_row_stride);
+      put_place(kernel_rows, thread,
+                (channel + static_cast<int64_t>(tile.group) * p.out_channels) * p.y_channel_stride +
+                    kernel_row * p.y_row_stride);
     }
   }
 };
@@ -189,7 +155,7 @@ CONVT_DEVICE void copy_vectors(uint16_t* to, device::SharedAddress staged, devic
       // Instead of one beyond the end, the first one is read again, for nothing.
       const bool there = row + i * step < end;
       const int32_t at = there ? row + i * step : row;
-      place[i] = there ? Places::get(table, at) : -1;
+      place[i] = there ? get_place(table, at) : -1;
       uint32_t parts[Parts][words_of<Width>];
 #pragma unroll
       for (int q = 0; q < Parts; ++q) load_words<Width>(staged + static_cast<uint32_t>((at + q) * Pitch), parts[q]);
@@ -208,7 +174,7 @@ template <int Row, bool channels_last, int Width, int Parts>
 CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, const Places& places,
                         device::SharedAddress staged) {
   constexpr Config config = configs[Row];
-  constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config), group_threads = consumers / 2;
+  constexpr int32_t vector = Width * Parts, pitch = staged_pitch(config);
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   auto* const y = static_cast<uint16_t*>(p.y);
   if constexpr (channels_last) {
@@ -243,7 +209,7 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
           const int32_t column =
               row * static_cast<int32_t>(p.width.divisor) + column_of_row - static_cast<int32_t>(first_column);
           if (column < 0 || column >= block_side) continue;
-          const int64_t position = Places::get(places.positions, s * block_side + column);
+          const int64_t position = get_place(places.positions, s * block_side + column);
           if (position < 0) continue;
           copy_vectors<pitch, Width, Parts>(y + position + kernel_row * p.y_row_stride + part, staged,
                                             places.kernel_rows, s * block_side + column, warp * taps,
@@ -259,7 +225,7 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
 #pragma unroll 1
     for (int32_t v = thread - first * vectors; v < vectors; v += group_threads) {
       const int32_t column = v * vector / p.kernel_w, part = v * vector - column * p.kernel_w;
-      const int64_t position = Places::get(places.positions, column);
+      const int64_t position = get_place(places.positions, column);
       if (position < 0) continue;
       copy_vectors<pitch, Width, Parts>(y + position + part, staged, places.kernel_rows, column, first * p.kernel_w,
                                         together, outputs, part);
@@ -338,7 +304,7 @@ CONVT_DEVICE void write_registers(
       const int32_t row = m * block_side + warp * 16 + half * 8;
       const bool there = channels_last || tile.output + first_row + row + row_of_vector < p.outputs;
       of_rows[m][half] =
-          there ? Places::get(channels_last ? places.positions : places.kernel_rows, row + row_of_vector) : -1;
+          there ? get_place(channels_last ? places.positions : places.kernel_rows, row + row_of_vector) : -1;
       bias_of_rows[m][half] = channels_last ? 0 : biases[row + lane / 4];
     }
   }
@@ -359,7 +325,7 @@ CONVT_DEVICE void write_registers(
         for (int e = 0; e < 2; ++e) bias_of_columns[i][e] = biases[32 * j + 8 * i + 2 * t + e];
       }
     } else {
-      of_column = Places::get(places.positions, column);
+      of_column = get_place(places.positions, column);
     }
 #pragma unroll
     for (int m = 0; m < blocks; ++m) {
@@ -397,7 +363,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using device::Major;
   constexpr Config config = configs[Row];
   constexpr int stages = stages_of(config), rows = config.group_rows(), blocks = rows / block_side,
-                columns = config.columns, pitch = staged_pitch(config), group_threads = consumers / 2;
+                columns = config.columns, pitch = staged_pitch(config);
   constexpr Major a_major = channels_last ? Major::k : Major::mn;
   // 16 channels of a block: 32 bytes of its rows, or 16 rows.
   constexpr uint32_t a_step = channels_last ? 32 : k_of_product * row_bytes, b_step = k_of_product * row_bytes;
@@ -423,7 +389,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x) + (config.alternate ? group * grid : 0); number < p.tiles;
        number += config.alternate ? 2 * grid : grid) {
-    const Tile tile = Tile::of<Row, channels_last>(p, number);
+    const Tile tile = tile_of<Row, channels_last>(p, number);
     // Biases and places before it is this warpgroup's turn, when all its threads have read what was staged before.
     device::named_barrier(1 + group, group_threads);
     places.template find<Row, channels_last>(p, tile, first_row, thread);
@@ -448,9 +414,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
       device::wgmma_results(sums[m]);
     }
-    // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
-    if (config.alternate && turn + static_cast<uint32_t>(group) > 0)
-      device::mbarrier_wait(shared.order(group), (turn + 1 - static_cast<uint32_t>(group)) & 1);
+    if (config.alternate) shared.wait_for_turn(group, turn);
     ++turn;
     uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
 #pragma unroll 1
@@ -534,21 +498,13 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
                     places_at = bias_at + 2 * bias_bytes(config), barriers_at = places_at + 2 * places_bytes;
   unsigned char* const memory = device::dynamic_shared_memory();
   const device::SharedAddress start = device::dynamic_shared_address();
-  const Shared shared{start, start + staged_at, start + places_at, start + barriers_at, memory + bias_at};
+  const Shared shared{{start + barriers_at}, start, start + staged_at, start + places_at, memory + bias_at};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) {
     device::prefetch_tensor_map(p.x_map);
     device::prefetch_tensor_map(p.w_map);
   }
-  if (thread < stages_of(config)) {
-    const auto stage = static_cast<uint32_t>(thread);
-    device::mbarrier_init(shared.full(stage), 1);
-    device::mbarrier_init(shared.empty(stage), (config.alternate ? consumers / 2 : consumers) / 32);
-    device::mbarrier_init_fence();
-  } else if (thread >= 32 && thread < 34) {
-    device::mbarrier_init(shared.order(thread - 32), consumers / 2 / 32);
-    device::mbarrier_init_fence();
-  }
+  shared.init(thread, stages_of(config), (config.alternate ? group_threads : consumers) / 32);
   __syncthreads();
   if (thread < consumers) {
     consume<Scalar, Row, channels_last>(p, shared);

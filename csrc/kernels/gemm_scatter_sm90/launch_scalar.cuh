@@ -25,7 +25,7 @@ template <class Scalar, int Row, bool channels_last>
 cudaError_t launch_layout(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
   return launch_kernel(prepared, gemm_scatter_sm90_kernel<Scalar, Row, channels_last>, launch.params,
-                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.aligns_x);
+                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
 }
 
 template <class Scalar, int Row = 0>
@@ -41,7 +41,7 @@ cudaError_t launch_row(const Plan& plan, bool channels_last, const Launch& launc
 
 template <class Scalar>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch& launch, cudaStream_t stream) {
-  if (launch.params.aligns_x) {
+  if (launch.params.copies_x) {
     align_kernel<Scalar><<<static_cast<unsigned>(launch.align_grid), align_threads, 0, stream>>>(launch.align);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;

@@ -4,8 +4,7 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
-#include "../divisor.h"
-#include "../operands.h"
+#include "../gemm_scatter/params.h"
 #include "tiling.h"
 
 namespace convt::gemm_scatter_sm90 {
@@ -22,7 +21,7 @@ struct Params {
   int32_t vector;       // elements of y that are written at once
   bool from_registers;  // four lanes have a vector's elements and exchange them; otherwise a tile is staged
   bool whole_rows;      // vectors of all rows of the kernel are written in the order in which they are in y
-  bool aligns_x;        // the kernel before this one copies x
+  bool copies_x;        // the kernel before this one copies x
   Divisor output_tiles, segment_tiles, segments, image, width;
   Divisor taps;  // of an output channel; in channels_last, output channels
   // Unless y is channels_last, columns of the kernel; otherwise outputs of a row of it.
@@ -50,38 +49,29 @@ struct Launch {
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
-  const bool last = is_channels_last(p), aligns_x = plan.workspace_bytes > 0;
-  const Tiling t = make_tiling(config, p, aligns_x);
+  const bool last = is_channels_last(p), copies_x = plan.workspace_bytes > 0;
+  const Tiling t = make_tiling(config, p, copies_x);
   Params& q = launch.params;
   q = {};
-  q.aligns_x = aligns_x;
-  if (aligns_x) {
+  q.copies_x = copies_x;
+  if (copies_x) {
     const int64_t blocks = ceil_div<int64_t>(t.positions, align_positions);
     launch.align = {o.x,
                     o.workspace,
                     p.x_strides[0],
                     p.x_strides[1],
-                    p.in_w > 1 ? p.x_strides[3] : p.x_strides[2],
-                    aligned_row(p),
+                    position_stride(p),
+                    copied_row(p),
                     static_cast<int32_t>(t.positions),
                     Divisor(p.in_h * p.in_w),
                     Divisor(blocks)};
     launch.align_grid = blocks * p.in_channels;
   }
-  launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, aligns_x ? o.workspace : o.x, aligns_x);
+  launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, copies_x ? o.workspace : o.x, copies_x);
   launch.w_map = make_w_map(p, o.w);
-  q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
-  q.y_row_stride = p.out_h > 1 ? p.y_strides[2] : 0, q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
-  q.chunks = static_cast<int32_t>(t.chunks), q.tiles = static_cast<int32_t>(t.tiles);
-  q.outputs = static_cast<int32_t>(outputs_of_position(p)), q.positions = static_cast<int32_t>(t.positions);
-  q.rows = static_cast<int32_t>(t.rows), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
-  q.kernel_h = static_cast<int32_t>(p.kernel_h), q.kernel_w = static_cast<int32_t>(p.kernel_w);
-  q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
-  q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
-  q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w);
-  q.by_rows = Divisor(last ? checked_mul(p.kernel_w, p.out_channels) : p.kernel_w);
-  q.vector = vector_of(p, o.result);
+  set_common(q, p, o, t);
+  q.y_column_stride = p.y_strides[3], q.kernel_w = static_cast<int32_t>(p.kernel_w);
+  q.vector = store_width(p, o.result);
   q.from_registers = q.vector == 8 && (last || p.kernel_w == 1 || p.kernel_w == 2 || p.kernel_w == 4);
   q.whole_rows = !q.from_registers && writes_whole_rows(p);
   if (q.whole_rows) {

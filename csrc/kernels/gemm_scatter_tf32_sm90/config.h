@@ -7,10 +7,11 @@
 // rounded to TF32.
 #pragma once
 
-#include <algorithm>
-#include <cstdint>
+#include "../gemm_scatter/config.h"
 
 namespace convt::gemm_scatter_tf32_sm90 {
+
+using namespace gemm_scatter;
 
 struct Config {
   const char* name;
@@ -26,18 +27,16 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// Two warpgroups that multiply, and one that gives them its registers and of which a warp has data copied.
-inline constexpr int32_t consumers = 256, threads = consumers + 128;
+// The warp that has data copied is of a warpgroup that gives the others its registers.
+inline constexpr int32_t threads = consumers + 128;
 inline constexpr int32_t copier_registers = 40, consumer_registers = 232;
-inline constexpr int32_t group_threads = consumers / 2, group_rows = 128, group_blocks = 2;  // of 64 rows, of a wgmma
+inline constexpr int32_t group_rows = 128, group_blocks = 2;  // of a warpgroup: blocks of 64 rows, of a wgmma
 // A segment is 32 positions, of which the copy engine brings 32 channels at a time: a warp's, unless y is
 // channels_last.
-inline constexpr int32_t segment_rows = 32, chunk = 32, row_bytes = 128, segment_bytes = chunk * row_bytes;
+inline constexpr int32_t segment_rows = box_side(4), chunk = box_side(4), segment_bytes = chunk * row_bytes;
 // Packed weights: 64 columns, with 32 channels each.
 inline constexpr int32_t block_columns = 64, block_bytes = block_columns * row_bytes;
 inline constexpr int32_t k_of_product = 8;  // channels of one wgmma
-inline constexpr int32_t most_stages = 8;
-inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
 // The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.
 inline constexpr int32_t prepare_threads = 256, copied_of_thread = 8,
@@ -53,13 +52,6 @@ constexpr int32_t places_bytes(const Config& c) { return 8 * c.columns; }
 constexpr int32_t bias_bytes(const Config& c) { return 4 * c.columns; }
 constexpr int32_t other_bytes(const Config& c) {
   return 2 * (places_bytes(c) + bias_bytes(c)) + 8 * (2 * most_stages + 2);
-}
-constexpr int32_t stages_of(const Config& c) {
-  return std::min(most_stages, (shared_bytes_limit - other_bytes(c)) / stage_bytes(c));
-}
-// In whole periods of the swizzle.
-constexpr int32_t shared_bytes(const Config& c) {
-  return (stages_of(c) * stage_bytes(c) + other_bytes(c) + 1023) / 1024 * 1024;
 }
 
 // Neighbouring outputs of a position that a lane has: all columns of the kernel, or four; four in channels_last. Four

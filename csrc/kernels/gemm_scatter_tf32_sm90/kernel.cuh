@@ -1,54 +1,33 @@
 #pragma once
 
-#include "../device.h"
+#include "../gemm_scatter/device.cuh"
 #include "params.h"
 
 namespace convt::gemm_scatter_tf32_sm90 {
 
 // Where things are in shared memory.
-struct Shared {
-  device::SharedAddress stages, places, barriers;
+struct Shared : Barriers {
+  device::SharedAddress stages, places;
   float* biases;
-
-  CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return barriers + 8 * stage; }
-  CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
-  CONVT_DEVICE device::SharedAddress order(int32_t group) const { return barriers + 8 * (2 * most_stages + group); }
 };
 
-// A tile: the first of its outputs of a position, and of its segments.
-struct Tile {
-  int32_t group, output, segment;
-
-  template <int Row>
-  CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
-    constexpr Config config = configs[Row];
-    auto output_tile = static_cast<uint32_t>(number);
-    uint32_t segment_tile = p.output_tiles.divide(output_tile);
-    const uint32_t group = p.segment_tiles.divide(segment_tile);
-    return {static_cast<int32_t>(group), static_cast<int32_t>(output_tile) * config.columns,
-            static_cast<int32_t>(segment_tile) * (config.rows / segment_rows)};
-  }
-};
+template <int Row>
+CONVT_DEVICE Tile tile_of(const Params& p, int32_t number) {
+  return Tile::of(p, number, configs[Row].columns, configs[Row].rows / segment_rows);
+}
 
 // By one warp: every chunk of every tile of this block.
 template <bool channels_last, int Row>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr Config config = configs[Row];
-  constexpr int stages = stages_of(config), segments = config.rows / segment_rows,
-                blocks = config.columns / block_columns;
+  constexpr int stages = stages_of(config), blocks = config.columns / block_columns;
   if (!device::elect()) return;
   device::wait_for_previous_kernel();
   uint32_t stage = 0, parity = 1;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
-    const Tile tile = Tile::of<Row>(p, number);
-    int32_t row[segments], position[segments];
-#pragma unroll
-    for (int s = 0; s < segments; ++s) {
-      auto at = static_cast<uint32_t>(tile.segment + s);
-      row[s] = static_cast<int32_t>(p.segments.divide(at));
-      position[s] = static_cast<int32_t>(at) * segment_rows;
-    }
+    const Tile tile = tile_of<Row>(p, number);
+    const Segments<channels_last, config.rows / segment_rows, segment_rows> segments(p, tile);
     const unsigned char* w =
         p.w + (static_cast<int64_t>(tile.group) * p.blocks + tile.output / block_columns) * p.chunks * block_bytes;
 #pragma unroll 1
@@ -56,16 +35,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
       device::mbarrier_wait(shared.empty(stage), parity);
       const device::SharedAddress full = shared.full(stage), x = shared.stages + stage * stage_bytes(config);
       device::mbarrier_arrive_expect(full, stage_bytes(config));
-#pragma unroll
-      for (int s = 0; s < segments; ++s) {
-        if constexpr (channels_last) {
-          const int32_t at[] = {c * chunk, position[s], row[s], 0, 0};
-          device::box_load(x + s * segment_bytes, p.x_map, at, full);
-        } else {
-          const int32_t at[] = {position[s], c * chunk, tile.group, row[s], 0};
-          device::box_load(x + s * segment_bytes, p.x_map, at, full);
-        }
-      }
+      segments.load(p, x, c * chunk, tile.group, full);
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
         device::bulk_load(x + weights_at(config) + b * block_bytes,
@@ -131,11 +101,6 @@ struct Units {
   device::SharedAddress places;
   float* biases;
 
-  CONVT_DEVICE int64_t place(int32_t unit) const {
-    const uint2 v = device::load_shared_8(places + static_cast<uint32_t>(8 * unit));
-    return static_cast<int64_t>(static_cast<uint64_t>(v.y) << 32 | v.x);
-  }
-
   // By the threads of a warpgroup, each of which has at most one of both.
   template <bool channels_last, int Unit, int Row>
   CONVT_DEVICE void find(const Params& p, const Tile& tile, int32_t thread) const {
@@ -162,8 +127,7 @@ struct Units {
       place = channel * p.y_channel_stride + kernel_row * p.y_row_stride + output;
       if (!channels_last && p.bias != nullptr) bias = bias_of(channel);
     }
-    device::store_shared_8(places + static_cast<uint32_t>(8 * thread), static_cast<uint32_t>(place),
-                           static_cast<uint32_t>(place >> 32));
+    put_place(places, thread, place);
     if constexpr (!channels_last) biases[thread] = bias;
   }
 };
@@ -200,7 +164,7 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         const int32_t unit = 8 * j + 2 * t + e;
-        const int64_t place = units.place(unit);
+        const int64_t place = get_place(units.places, unit);
         if (place < 0) continue;
         const float bias = units.biases[unit];
         const int at = 4 * j + e;
@@ -211,7 +175,7 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
   } else if constexpr (Unit == 2) {
 #pragma unroll
     for (int j = 0; j < columns / 8; ++j) {
-      const int64_t place = units.place(4 * j + t);
+      const int64_t place = get_place(units.places, 4 * j + t);
       if (place < 0) continue;
       const float bias = units.biases[4 * j + t];
 #pragma unroll
@@ -224,7 +188,7 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
   } else {
 #pragma unroll
     for (int j = 0; j < columns / 16; ++j) {
-      const int64_t place = units.place(4 * j + t);
+      const int64_t place = get_place(units.places, 4 * j + t);
       if (place < 0) continue;
       float bias[4];
 #pragma unroll
@@ -239,6 +203,21 @@ CONVT_DEVICE void write(const Units& units, int32_t lane, float* const (&to)[4],
         }
       }
     }
+  }
+}
+
+// Who gives a stage back: unless y is channels_last, every thread that has read x from it. If one lane arrived for its
+// warp, only its own reads would be ordered before the next copy. wgmma's are over when a warp has waited for it: one
+// lane is enough for those.
+template <bool channels_last, int Row>
+constexpr uint32_t readers = (configs[Row].alternate ? group_threads : consumers) / (channels_last ? 32 : 1);
+
+template <bool channels_last>
+CONVT_DEVICE void give_back(device::SharedAddress empty, int32_t lane) {
+  if constexpr (channels_last) {
+    device::mbarrier_arrive_if(empty, lane == 0);
+  } else {
+    device::mbarrier_arrive(empty);
   }
 }
 
@@ -266,7 +245,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x) + (config.alternate ? group * grid : 0); number < p.tiles;
        number += config.alternate ? 2 * grid : grid) {
-    const Tile tile = Tile::of<Row>(p, number);
+    const Tile tile = tile_of<Row>(p, number);
     // Places before it is this warpgroup's turn, when all its threads have read those of its last tile.
     device::named_barrier(1 + group, group_threads);
     units.template find<channels_last, Unit, Row>(p, tile, thread);
@@ -277,9 +256,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       for (int e = 0; e < columns / 2; ++e) sums[m][e] = 0;
       device::wgmma_results(sums[m]);
     }
-    // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
-    if (config.alternate && turn + static_cast<uint32_t>(group) > 0)
-      device::mbarrier_wait(shared.order(group), (turn + 1 - static_cast<uint32_t>(group)) & 1);
+    if (config.alternate) shared.wait_for_turn(group, turn);
     ++turn;
     uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
     // Products read registers until they are done: those of one half of a chunk do while the others are loaded.
@@ -313,7 +290,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         }
         device::wgmma_commit();
         device::wgmma_wait<1>();
-        if (half == 0 && used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+        if (half == 0 && used != stages) give_back<channels_last>(shared.empty(used), lane);
       }
       used = stage;
       if (++stage == stages) stage = 0, parity ^= 1;
@@ -342,7 +319,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
     }
     device::wgmma_wait<0>();
-    device::mbarrier_arrive_if(shared.empty(used), lane == 0);
+    give_back<channels_last>(shared.empty(used), lane);
 #pragma unroll
     for (int m = 0; m < group_blocks; ++m) device::wgmma_results(sums[m]);
     device::named_barrier(1 + group, group_threads);
@@ -366,19 +343,13 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(cons
   constexpr int32_t places_at = stages_of(config) * stage_bytes(config),
                     biases_at = places_at + 2 * places_bytes(config), barriers_at = biases_at + 2 * bias_bytes(config);
   const device::SharedAddress start = device::dynamic_shared_address();
-  const Shared shared{start, start + places_at, start + barriers_at,
+  const Shared shared{{start + barriers_at},
+                      start,
+                      start + places_at,
                       reinterpret_cast<float*>(device::dynamic_shared_memory() + biases_at)};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   if (thread == consumers) device::prefetch_tensor_map(p.x_map);
-  if (thread < stages_of(config)) {
-    const auto stage = static_cast<uint32_t>(thread);
-    device::mbarrier_init(shared.full(stage), 1);
-    device::mbarrier_init(shared.empty(stage), (config.alternate ? group_threads : consumers) / 32);
-    device::mbarrier_init_fence();
-  } else if (thread >= 32 && thread < 34) {
-    device::mbarrier_init(shared.order(thread - 32), group_threads / 32);
-    device::mbarrier_init_fence();
-  }
+  shared.init(thread, stages_of(config), readers<channels_last, Row>);
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();

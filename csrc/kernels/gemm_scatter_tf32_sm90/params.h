@@ -4,8 +4,7 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
-#include "../divisor.h"
-#include "../operands.h"
+#include "../gemm_scatter/params.h"
 #include "tiling.h"
 
 namespace convt::gemm_scatter_tf32_sm90 {
@@ -64,21 +63,12 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, copies_x ? copy : o.x, copies_x);
   Params& q = launch.params;
   q = {};
+  set_common(q, p, o, t);
   q.w = workspace;
-  q.y = static_cast<float*>(o.result), q.bias = p.has_bias ? static_cast<const float*>(o.bias) : nullptr;
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
-  q.y_row_stride = p.out_h > 1 ? p.y_strides[2] : 0, q.bias_stride = p.bias_stride;
-  q.chunks = static_cast<int32_t>(t.chunks), q.blocks = static_cast<int32_t>(t.blocks);
-  q.tiles = static_cast<int32_t>(t.tiles);
-  q.outputs = static_cast<int32_t>(outputs_of_position(p)), q.positions = static_cast<int32_t>(t.positions);
-  q.rows = static_cast<int32_t>(t.rows), q.out_channels = static_cast<int32_t>(p.out_channels_per_group());
-  q.kernel_h = static_cast<int32_t>(p.kernel_h), q.row_outputs = static_cast<int32_t>(row_outputs(p));
-  const int32_t unit = last ? 4 : unit_of(p.kernel_w), vector = vector_of(p, o.result);
+  q.blocks = static_cast<int32_t>(t.blocks), q.row_outputs = static_cast<int32_t>(row_outputs(p));
+  const int32_t unit = last ? 4 : unit_of(p.kernel_w), vector = store_width(p, o.result);
   launch.neighbours = vector == 4 ? 4 / unit : 1;
   q.vector = std::min(vector, unit * launch.neighbours);
-  q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
-  q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
-  q.taps = Divisor(last ? p.out_channels : p.kernel_h * p.kernel_w), q.by_rows = Divisor(row_outputs(p));
 
   PrepareParams& r = launch.prepare;
   r = {};
@@ -94,7 +84,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   if (copies_x) {
     r.x = static_cast<const float*>(o.x), r.copy = copy;
     r.x_batch_stride = p.x_strides[0], r.x_channel_stride = p.x_strides[1];
-    r.x_position_stride = p.in_w > 1 ? p.x_strides[3] : p.x_strides[2], r.copy_row = copied_row(p);
+    r.x_position_stride = position_stride(p), r.copy_row = copied_row(p);
     r.positions = q.positions, r.image = q.image;
     const int64_t blocks = ceil_div<int64_t>(t.positions, copied_positions);
     r.copy_blocks = Divisor(blocks);

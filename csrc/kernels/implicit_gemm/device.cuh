@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../device.h"
+#include "../tf32.h"
 #include "mode.h"
 #include "params.h"
 
@@ -123,9 +124,10 @@ CONVT_DEVICE int32_t pixel_offset(const CommonParams& p, const Place& at, const 
 
 // An output by its definition, with inputs outside the image left out instead of taken as zeros: zero times a weight
 // that is infinite or NaN would be NaN, and so is a part of an infinite float32 times a part that is zero.
-template <Mode mode>
-__device__ __noinline__ float exact_output(const CommonParams& p, int32_t group, int32_t image, int32_t channel,
-                                           int32_t row, int32_t column) {
+// `ties_to_even`: the copy engine has rounded x to TF32 so.
+template <Mode mode, bool ties_to_even, class Params>
+__device__ __noinline__ float exact_output(const Params& p, int32_t group, int32_t image, int32_t channel, int32_t row,
+                                           int32_t column) {
   using Scalar = typename Traits<mode>::Scalar;
   const Scalar* x = static_cast<const Scalar*>(p.x) + image * p.x_batch_stride +
                     static_cast<int64_t>(group) * p.in_channels * p.x_channel_stride;
@@ -144,7 +146,8 @@ __device__ __noinline__ float exact_output(const CommonParams& p, int32_t group,
         load<1>(x + (c * p.x_channel_stride + at), &a);
         load<1>(w + (c * p.w_strides[0] + tap), &b);
         if constexpr (mode == Mode::tf32) {
-          a = __uint_as_float(device::to_tf32(a)), b = __uint_as_float(device::to_tf32(b));
+          a = ties_to_even ? nearest_tf32(a) : __uint_as_float(device::to_tf32(a)),
+          b = __uint_as_float(device::to_tf32(b));
         }
         sum += a * b;
         if (sum != sum) return sum;

@@ -132,16 +132,16 @@ CONVT_DEVICE void write_rows(const CommonParams& p, const DeviceSet& set, const 
 }
 
 // Where the bias of a channel is.
-template <typename Scalar>
-CONVT_DEVICE const Scalar* bias_at(const CommonParams& p, int64_t group_channel) {
+template <typename Scalar, class Params>
+CONVT_DEVICE const Scalar* bias_at(const Params& p, int64_t group_channel) {
   auto channel = static_cast<uint32_t>(group_channel);
   p.by_bias_period.divide(channel);
   return static_cast<const Scalar*>(p.bias) + channel * p.bias_stride;
 }
 
 // Computes an output by its definition if what the same warp has written is NaN, as an edge may make it.
-template <Mode mode>
-CONVT_DEVICE void correct_output(const CommonParams& p, int32_t group, int32_t image, int32_t channel, int32_t row,
+template <Mode mode, bool ties_to_even = false, class Params>
+CONVT_DEVICE void correct_output(const Params& p, int32_t group, int32_t image, int32_t channel, int32_t row,
                                  int32_t column) {
   using Scalar = typename Traits<mode>::Scalar;
   const int64_t group_channel = static_cast<int64_t>(group) * p.out_channels + channel;
@@ -149,7 +149,7 @@ CONVT_DEVICE void correct_output(const CommonParams& p, int32_t group, int32_t i
                     static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride;
   const float written = to_float(*y);
   if (written == written) return;
-  float value = exact_output<mode>(p, group, image, channel, row, column), bias = 0;
+  float value = exact_output<mode, ties_to_even>(p, group, image, channel, row, column), bias = 0;
   if (p.bias != nullptr) load<1>(bias_at<Scalar>(p, group_channel), &bias);
   value += bias;
   store<1>(y, &value);

@@ -38,6 +38,19 @@ inline Candidate fitting(Algorithm algorithm, const std::string& configuration, 
   return c;
 }
 
+// The faster of those that fit; the first one, if none does.
+inline const Candidate& faster(const Candidate& first, const Candidate& second) {
+  const bool better = second.fits() && (!first.fits() || second.estimated_seconds < first.estimated_seconds);
+  return better ? second : first;
+}
+
+// Why no kernel of Hopper's instructions runs on the device; empty if one does.
+inline std::string hopper_refusal(const DeviceInfo& device) {
+  if (device.compute_capability != 90) return "needs sm_90";
+  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
+  return "";
+}
+
 // Tensor cores compute float32 without TF32 from operands split into two TF32 parts. Whatever the number of terms, that
 // is off by 9e-8 of the result, which the sums of float32 instructions exceed only from about this many terms on.
 inline constexpr double fewest_terms_of_split = 25;
@@ -54,6 +67,7 @@ using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate
 
 Candidates depthwise_candidates;
 Candidates implicit_gemm_sm90_candidates;
+Candidates implicit_gemm_nchw_sm90_candidates;
 Candidates implicit_gemm_sm80_candidates;
 Candidates gemm_scatter_sm90_candidates;
 Candidates gemm_scatter_tf32_sm90_candidates;

@@ -18,8 +18,7 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
     return std::string("has no ") + name(p.dtype);
   }
   if (tf32 && p.precision == Precision::ieee) return "computes float32 in TF32";
-  if (device.compute_capability != 90) return "needs sm_90";
-  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
+  if (const std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (p.in_channels == 0) return "takes at least one input channel";
   constexpr int64_t limit = int64_t{1} << 30;
   const int64_t taps = checked_mul(p.kernel_h, p.kernel_w), outputs = family::outputs_of_position(p);
@@ -96,9 +95,7 @@ void gemm_fold_sm90_candidates(const Problem& p, const DeviceInfo& device, std::
       out.push_back(refuse(Algorithm::gemm_fold_sm90, family::configs[row].name, reason));
       continue;
     }
-    const Candidate as_it_is = candidate_of(p, device, row, false), copied = candidate_of(p, device, row, true);
-    const bool copies = copied.fits() && (!as_it_is.fits() || copied.estimated_seconds < as_it_is.estimated_seconds);
-    out.push_back(copies ? copied : as_it_is);
+    out.push_back(faster(candidate_of(p, device, row, false), candidate_of(p, device, row, true)));
   }
 }
 

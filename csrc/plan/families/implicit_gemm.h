@@ -72,12 +72,10 @@ inline Candidate chosen_tile(Algorithm algorithm, const char* configuration, int
 // The better of the problem as it is and with its columns folded into channels.
 template <typename CandidateOf>
 Candidate better_folding(const Problem& p, const CandidateOf& candidate_of) {
-  Candidate best = candidate_of(p);
-  if (!folds(p)) return best;
+  if (!folds(p)) return candidate_of(p);
   Candidate other = candidate_of(folded(p));
   other.plan.tile.columns_folded = true;
-  const bool better = other.fits() && (!best.fits() || other.estimated_seconds < best.estimated_seconds);
-  return better ? other : best;
+  return faster(candidate_of(p), other);
 }
 
 }  // namespace convt

@@ -18,10 +18,7 @@ using implicit_gemm::Mode;
 
 std::string refusal(const Problem& p, const DeviceInfo& device) {
   const std::string reason = implicit_gemm_refusal(p);
-  if (!reason.empty()) return reason;
-  if (device.compute_capability != 90) return "needs sm_90";
-  if (!device.hopper_code) return "was not built: the list of architectures had no 9.0a";
-  return "";
+  return reason.empty() ? hopper_refusal(device) : reason;
 }
 
 // Clocks in which a multiprocessor multiplies 64 rows by `width` positions and 32 bytes of channels: the tensor cores'

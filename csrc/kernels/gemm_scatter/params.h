@@ -1,0 +1,27 @@
+// What the kernels of both families are given alike.
+#pragma once
+
+#include "../divisor.h"
+#include "../operands.h"
+#include "tiling.h"
+
+namespace convt::gemm_scatter {
+
+// Of a family's parameters, those that the other one has, too.
+template <class Params>
+void set_common(Params& q, const Problem& p, const Operands& o, const Tiling& t) {
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  q.y = static_cast<decltype(q.y)>(o.result);
+  q.bias = p.has_bias ? static_cast<decltype(q.bias)>(o.bias) : nullptr;
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
+  q.y_row_stride = p.out_h > 1 ? p.y_strides[2] : 0, q.bias_stride = p.bias_stride;
+  q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
+  q.outputs = narrow(outputs_of_position(p)), q.positions = narrow(t.positions), q.rows = narrow(t.rows);
+  q.out_channels = narrow(p.out_channels_per_group()), q.kernel_h = narrow(p.kernel_h);
+  q.output_tiles = Divisor(t.output_tiles), q.segment_tiles = Divisor(t.segment_tiles);
+  q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
+  q.taps = Divisor(is_channels_last(p) ? p.out_channels : p.kernel_h * p.kernel_w);
+  q.by_rows = Divisor(row_outputs(p));
+}
+
+}  // namespace convt::gemm_scatter

@@ -1,0 +1,547 @@
+#pragma once
+
+#include "../implicit_gemm/epilogue.cuh"
+#include "params.h"
+
+namespace convt::implicit_gemm_nchw_sm90 {
+
+// Where things are in shared memory.
+struct Shared {
+  device::SharedAddress staged, patches, weights, barriers;
+
+  CONVT_DEVICE explicit Shared(const Params& p) : staged(device::shared_address(device::dynamic_shared_memory())) {
+    patches = staged + static_cast<uint32_t>(2 * p.staged_bytes);
+    weights = patches + static_cast<uint32_t>(p.patch_stages * p.patch_bytes);
+    barriers = weights + static_cast<uint32_t>(p.weight_stages * p.weight_bytes);
+  }
+  CONVT_DEVICE device::SharedAddress patch_full(uint32_t s) const { return barriers + 8 * s; }
+  CONVT_DEVICE device::SharedAddress patch_empty(uint32_t s) const { return barriers + 8 * (most_patch_stages + s); }
+  CONVT_DEVICE device::SharedAddress weights_full(uint32_t s) const {
+    return barriers + 8 * (2 * most_patch_stages + s);
+  }
+  CONVT_DEVICE device::SharedAddress weights_empty(uint32_t s) const {
+    return barriers + 8 * (2 * most_patch_stages + most_weight_stages + s);
+  }
+};
+
+// A stage of a ring, and the parity of its turn.
+struct Ring {
+  uint32_t stage = 0, parity = 0;
+
+  CONVT_DEVICE void next(int32_t stages) {
+    if (++stage == static_cast<uint32_t>(stages)) stage = 0, parity ^= 1;
+  }
+};
+
+struct Tile {
+  int32_t channel_tile, column, row, set, group, image;  // columns and rows are positions
+
+  CONVT_DEVICE static Tile of(const Params& p, int32_t number) {
+    auto channels = static_cast<uint32_t>(number);
+    uint32_t column = p.by_channels.divide(channels);
+    uint32_t row = p.by_columns.divide(column);
+    uint32_t set = p.by_rows.divide(row);
+    uint32_t group = p.by_sets.divide(set);
+    const uint32_t image = p.by_groups.divide(group);
+    return {static_cast<int32_t>(channels),
+            static_cast<int32_t>(column) * p.tile_columns,
+            static_cast<int32_t>(row) * p.tile_rows,
+            static_cast<int32_t>(set),
+            static_cast<int32_t>(group),
+            static_cast<int32_t>(image)};
+  }
+};
+
+// The patches of x of a block, which are copied as soon as there is room for them.
+template <class Scalar>
+struct Patches {
+  int32_t number, chunk = 0;  // of the next one
+  int32_t at[tensor_map_rank];
+  Ring ring{0, 1};
+
+  CONVT_DEVICE explicit Patches(const Params& p) : number(static_cast<int32_t>(blockIdx.x)) { find(p); }
+  CONVT_DEVICE bool done(const Params& p) const { return number >= p.tiles; }
+
+  CONVT_DEVICE void copy(const Params& p, const Shared& shared) {
+    const device::SharedAddress full = shared.patch_full(ring.stage);
+    device::mbarrier_arrive_expect(full, static_cast<uint32_t>(p.patch_bytes));
+    device::box_load(shared.patches + ring.stage * static_cast<uint32_t>(p.patch_bytes), p.x_map, at, full);
+    ring.next(p.patch_stages);
+    at[2] += chunk_bytes / static_cast<int32_t>(sizeof(Scalar));
+    if (++chunk == p.chunks) {
+      number += static_cast<int32_t>(gridDim.x), chunk = 0;
+      find(p);
+    }
+  }
+
+ private:
+  // The first tile from `number` on whose outputs are reached by a tap.
+  CONVT_DEVICE void find(const Params& p) {
+    for (; number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+      const Tile tile = Tile::of(p, number);
+      const DeviceSet& set = p.sets[tile.set];
+      if (set.steps == 0) continue;
+      at[0] = tile.column + set.column, at[1] = tile.row + set.row, at[2] = 0, at[3] = tile.group, at[4] = tile.image;
+      return;
+    }
+  }
+};
+
+// By one lane: has the weights of each step copied, and x.
+template <class Scalar, int Row>
+CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
+  constexpr int32_t bytes_of_tap = tap_bytes(configs[Row]);
+  Patches<Scalar> patches(p);
+  if (!p.copies_x && !patches.done(p)) patches.copy(p, shared);
+  device::wait_for_previous_kernel();
+  if (p.copies_x && !patches.done(p)) patches.copy(p, shared);
+  int32_t ahead = 1;  // patches that have been copied, from that of the next step on
+  Ring ring{0, 1};
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+    const Tile tile = Tile::of(p, number);
+    const DeviceSet& set = p.sets[tile.set];
+    if (set.steps == 0) continue;
+    const unsigned char* w =
+        p.packed + ((static_cast<int64_t>(tile.group) * p.by_channels.divisor + tile.channel_tile) * p.chunks * p.taps +
+                    set.first_tap) *
+                       bytes_of_tap;
+#pragma unroll 1
+    for (int32_t c = 0; c < p.chunks; ++c, w += (p.taps - set.taps) * bytes_of_tap) {
+      if (ahead == 0) {
+        device::mbarrier_wait(shared.patch_empty(patches.ring.stage), patches.ring.parity);
+        patches.copy(p, shared);
+        ++ahead;
+      }
+#pragma unroll 1
+      for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
+        const uint32_t bytes = taps_of(p.steps[s]) * bytes_of_tap;
+        device::mbarrier_wait(shared.weights_empty(ring.stage), ring.parity);
+        device::mbarrier_arrive_expect(shared.weights_full(ring.stage), bytes);
+        device::bulk_load(shared.weights + ring.stage * static_cast<uint32_t>(p.weight_bytes), w, bytes,
+                          shared.weights_full(ring.stage));
+        w += bytes;
+        ring.next(p.weight_stages);
+        // Nobody waits here for room: weights are wanted before the next patch.
+        if (!patches.done(p) &&
+            device::mbarrier_test(shared.patch_empty(patches.ring.stage), patches.ring.parity) != 0) {
+          patches.copy(p, shared);
+          ++ahead;
+        }
+      }
+      --ahead;
+    }
+  }
+}
+
+// What a lane has of x for a product: of its two positions, in rows g and g + 8 of its warp's 16, with g = lane / 4,
+// the channels t and t + 4, or of 16 bits 2t, 2t + 1, 2t + 8 and 2t + 9, with t = lane % 4. `from` is where the lane's
+// first position is of its first channel, at an even column of the patch; `odd`: its positions begin a column further.
+template <class Scalar>
+CONVT_DEVICE void load_fragment(device::SharedAddress from, uint32_t channel_bytes, bool odd, uint32_t (&a)[4]) {
+  if constexpr (sizeof(Scalar) == 4) {
+    const device::SharedAddress further = from + 4 * channel_bytes;
+    if (odd) {
+      a[0] = device::load_shared_4(from + 4), a[1] = device::load_shared_4(from + 8);
+      a[2] = device::load_shared_4(further + 4), a[3] = device::load_shared_4(further + 8);
+    } else {
+      const uint2 u = device::load_shared_8(from), v = device::load_shared_8(further);
+      a[0] = u.x, a[1] = u.y, a[2] = v.x, a[3] = v.y;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const device::SharedAddress first = from + static_cast<uint32_t>(8 * k) * channel_bytes,
+                                  second = first + channel_bytes;
+      const uint32_t u = device::load_shared_4(first), v = device::load_shared_4(second);
+      if (odd) {
+        a[2 * k] = __byte_perm(u, v, 0x7632);
+        a[2 * k + 1] = __byte_perm(device::load_shared_4(first + 4), device::load_shared_4(second + 4), 0x5410);
+      } else {
+        a[2 * k] = __byte_perm(u, v, 0x5410), a[2 * k + 1] = __byte_perm(u, v, 0x7632);
+      }
+    }
+  }
+}
+
+template <Mode mode>
+inline constexpr device::WgmmaType wgmma_type = mode == Mode::tf32      ? device::WgmmaType::tf32
+                                                : mode == Mode::float16 ? device::WgmmaType::float16
+                                                                        : device::WgmmaType::bfloat16;
+
+// What a lane writes of a tile: of each of the rows of its strip, two positions' outputs of all phases, which follow
+// each other in y if the phases are all that there are.
+template <Mode mode, int Row>
+struct Outputs {
+  using Scalar = typename Traits<mode>::Scalar;
+  static constexpr Config config = configs[Row];
+  static constexpr int values = 2 * config.phases;
+
+  int32_t image, group, channel, channels;  // the lane's first channel of the group, and how many more there are
+  int32_t row, rows, column, columns;       // its first outputs, and how many of them there are
+
+  CONVT_DEVICE Outputs(const Params& p, const Tile& tile, int32_t warp, int32_t lane) {
+    const DeviceSet& set = p.sets[tile.set];
+    const int32_t strip = warp & ((1 << p.log_strips) - 1), stack = warp >> p.log_strips;
+    image = tile.image, group = tile.group;
+    channel = tile.channel_tile * config.channels + lane % 4 * 2, channels = p.out_channels - channel;
+    row = (tile.row + stack * config.rows) * p.h.stride + set.row_phase;
+    rows = (p.h.out - row + p.h.stride - 1) / p.h.stride;
+    column = (tile.column + strip * strip_columns + lane / 4 * 2) * p.v.stride + set.column_phase;
+    columns = p.v.out - column;
+  }
+
+  // From the first output.
+  CONVT_DEVICE int32_t column_of(const Params& p, int v) const {
+    return v / config.phases * p.v.stride + v % config.phases;
+  }
+
+  // What a lane has of a row and a channel, which is c = 8 j + e.
+  CONVT_DEVICE static void values_of(const float (&sums)[config.phases][config.rows][config.channels / 2], int r, int j,
+                                     int e, float (&v)[values]) {
+#pragma unroll
+    for (int i = 0; i < values; ++i) v[i] = sums[i % config.phases][r][4 * j + i / config.phases * 2 + e];
+  }
+
+  // From registers.
+  template <int Vector>
+  CONVT_DEVICE void write(const Params& p, const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
+    if (columns <= 0) return;
+    Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
+                      (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride +
+                      static_cast<int64_t>(row) * p.y_row_stride + column;
+    const int64_t row_step = static_cast<int64_t>(p.h.stride) * p.y_row_stride;
+#pragma unroll
+    for (int j = 0; j < config.channels / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int c = 8 * j + e;
+        if (c >= channels) continue;
+        Scalar* to = y + c * p.y_channel_stride;
+#pragma unroll
+        for (int r = 0; r < config.rows; ++r, to += row_step) {
+          if (r >= rows) break;
+          float v[values];
+          values_of(sums, r, j, e, v);
+#pragma unroll
+          for (int i = 0; i < values; i += Vector) {
+            const int32_t at = column_of(p, i);
+            if (at < columns) store<Vector>(to + at, v + i);
+          }
+        }
+      }
+    }
+  }
+
+  // Those that are NaN again, by their definition. Beyond an edge of x are zeros, which times a weight that is not
+  // finite are NaN. They are read from y, where this lane has written them.
+  CONVT_DEVICE void correct(const Params& p) const {
+#pragma unroll 1
+    for (int32_t i = 0; i < config.channels / 4 * config.rows * values; ++i) {
+      const int32_t v = i % values, r = i / values % config.rows, j = i / values / config.rows;
+      const int32_t c = j / 2 * 8 + j % 2, at = column_of(p, v);
+      if (c >= channels || r >= rows || at >= columns) continue;
+      correct_output<mode, true>(p, group, image, channel + c, row + r * p.h.stride, column + at);
+    }
+  }
+};
+
+// A step of `Taps` taps: the products of a chunk's two halves. Products read registers until they are done: those of
+// one half are while the other's are loaded. Nothing is in flight from a step to the next: for registers of several
+// numbers of taps in flight, ptxas has no room.
+template <Mode mode, int Row, int Taps>
+CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd, device::MatrixDescriptor weights,
+                           device::SharedAddress w, float (&sums)[configs[Row].rows][configs[Row].channels / 2]) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  constexpr uint32_t channels_of_half = k_bytes / sizeof(Scalar), weights_of_half = config.channels * k_bytes / 16;
+  constexpr int rows = config.rows + Taps - 1;
+  const auto row_bytes = static_cast<uint32_t>(p.row_bytes), channel_bytes = static_cast<uint32_t>(p.channel_bytes);
+  uint32_t a[halves][rows][4];
+#pragma unroll
+  for (int half = 0; half < halves; ++half) {
+    const device::SharedAddress x = from + static_cast<uint32_t>(half) * channels_of_half * channel_bytes;
+    if (odd) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        load_fragment<Scalar>(x + static_cast<uint32_t>(r) * row_bytes, channel_bytes, true, a[half][r]);
+      }
+    } else {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) {
+        load_fragment<Scalar>(x + static_cast<uint32_t>(r) * row_bytes, channel_bytes, false, a[half][r]);
+      }
+    }
+    device::wgmma_fence();
+#pragma unroll
+    for (int tap = 0; tap < Taps; ++tap) {
+      const auto b = device::with_start(weights, w + static_cast<uint32_t>(tap * halves + half) * weights_of_half);
+#pragma unroll
+      for (int r = 0; r < config.rows; ++r) {
+        device::wgmma_registers<config.channels, wgmma_type<mode>>(sums[r], a[half][r + tap], b);
+      }
+    }
+    device::wgmma_commit();
+  }
+  device::wgmma_wait<0>();
+}
+
+CONVT_HOST_DEVICE constexpr int log2_of(int n) { return n == 1 ? 0 : 1 + log2_of(n / 2); }
+
+// Writes a tile through shared memory, row by row, so that its stores are whole lines but for a
+// row's ends. `slab` counts what has been staged.
+template <Mode mode, int Row>
+struct StagedWriter {
+  using Scalar = typename Traits<mode>::Scalar;
+  static constexpr Config config = configs[Row];
+  static constexpr int element = static_cast<int>(sizeof(Scalar)), rows = staged_rows(config);
+  static constexpr int parts = config.rows / rows, slabs = config.channels / staged_channels * parts;
+
+  device::SharedAddress buffers;
+  uint32_t slab = 0;
+
+  template <int Vector>
+  CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t thread,
+                          const float (&sums)[config.phases][config.rows][config.channels / 2]) {
+    using Of = Outputs<mode, Row>;
+    const int32_t log_strips = p.log_strips, strips = 1 << log_strips;
+    constexpr Config row_of_table = configs[Row];
+    const int32_t pitch = staged_pitch(row_of_table, strips, element);
+    const int32_t warp = thread / 32, lane = thread % 32, strip = warp & (strips - 1), stack = warp >> log_strips;
+    const auto to_lane = static_cast<uint32_t>((stack * rows * staged_channels + lane % 4 * 2) * pitch +
+                                               (strip * strip_columns + lane / 4 * 2) * config.phases * element);
+    // Outputs of the tile, and their positions' rows.
+    const int32_t column = tile.column * config.phases, columns = p.v.out - column;
+    const int32_t positions = (p.h.out - p.sets[tile.set].row_phase + p.h.stride - 1) / p.h.stride - tile.row;
+    const int32_t channel = tile.channel_tile * config.channels;
+    Scalar* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
+                      (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.y_channel_stride +
+                      static_cast<int64_t>(tile.row * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride +
+                      column;
+    const int32_t log_vectors = log_strips + log2_of(strip_columns * config.phases / Vector);  // of a row
+#pragma unroll 1
+    for (int s = 0; s < slabs && channel + s / parts * staged_channels < p.out_channels; ++s, ++slab) {
+      const device::SharedAddress buffer =
+          buffers + static_cast<uint32_t>(slab % 2) * static_cast<uint32_t>(p.staged_bytes);
+      // Only what stages a slab is chosen by its number: sums are registers.
+#pragma unroll
+      for (int k = 0; k < slabs; ++k) {
+        if (s != k) continue;
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            float v[Of::values];
+            Of::values_of(sums, k % parts * rows + r, k / parts, e, v);
+            store_shared(buffer + to_lane + static_cast<uint32_t>((r * staged_channels + e) * pitch), v);
+          }
+        }
+      }
+      device::named_barrier(1, consumers);
+      const int32_t first_channel = s / parts * staged_channels, first_row = s % parts * rows;
+      constexpr int vectors = staged_channels * rows * 4 * strip_columns * config.phases / Vector;
+      constexpr int count = (vectors + consumers - 1) / consumers;
+#pragma unroll smaller(count, 4)
+      for (int i = 0; i < count; ++i) {
+        const int32_t n = thread + i * consumers, line = n >> log_vectors, at = (n - (line << log_vectors)) * Vector;
+        const int32_t c = line % staged_channels, r = line / staged_channels;
+        const int32_t row = r / rows * config.rows + first_row + r % rows;
+        if ((vectors % consumers != 0 && n >= vectors) || at >= columns || row >= positions ||
+            channel + first_channel + c >= p.out_channels) {
+          continue;
+        }
+        Scalar* const to =
+            y + (first_channel + c) * p.y_channel_stride + static_cast<int64_t>(row * p.h.stride) * p.y_row_stride + at;
+        copy<Vector * element>(to, buffer + static_cast<uint32_t>(line * pitch + at * element));
+      }
+    }
+  }
+
+ private:
+  CONVT_DEVICE static void store_shared(device::SharedAddress to, const float (&v)[2 * config.phases]) {
+    if constexpr (element == 4) {
+      if constexpr (config.phases == 1) {
+        device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
+      } else {
+        device::store_shared_16(to, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
+                                __float_as_uint(v[3]));
+      }
+    } else if constexpr (config.phases == 1) {
+      device::store_shared_4(to, __uint_as_float(pack(Scalar{}, v[0], v[1])));
+    } else {
+      device::store_shared_8(to, pack(Scalar{}, v[0], v[1]), pack(Scalar{}, v[2], v[3]));
+    }
+  }
+
+  template <int Bytes>
+  CONVT_DEVICE static void copy(Scalar* to, device::SharedAddress from) {
+    if constexpr (Bytes == 16) {
+      const uint4 v = device::load_shared_16(from);
+      device::store_global_16(to, v.x, v.y, v.z, v.w);
+    } else if constexpr (Bytes == 8) {
+      const uint2 v = device::load_shared_8(from);
+      device::store_global_8(to, v.x, v.y);
+    } else if constexpr (Bytes == 4) {
+      *reinterpret_cast<uint32_t*>(to) = device::load_shared_4(from);
+    } else {
+      *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(device::load_shared_2(from));
+    }
+  }
+};
+
+// By the warpgroup that multiplies.
+template <Mode mode, int Row>
+CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  constexpr int rows = config.rows;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32));
+  const int32_t lane = thread % 32;
+  const int32_t strip = warp & ((1 << p.log_strips) - 1), stack = warp >> p.log_strips;
+  const auto row_bytes = static_cast<uint32_t>(p.row_bytes), channel_bytes = static_cast<uint32_t>(p.channel_bytes);
+  const device::SharedAddress x_of_stages =
+      shared.patches + static_cast<uint32_t>(stack * rows) * row_bytes +
+      static_cast<uint32_t>((strip * strip_columns + lane / 4 * 2) * static_cast<int>(sizeof(Scalar))) +
+      static_cast<uint32_t>(lane % 4 * (sizeof(Scalar) == 4 ? 1 : 2)) * channel_bytes;
+  const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
+  Ring patch, weights;
+  StagedWriter<mode, Row> staged{shared.staged};
+#pragma unroll 1
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+    Tile tile = Tile::of(p, number);
+    const auto first_step = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].first_step)));
+    const auto steps = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].steps)));
+    const auto first_steps =
+        static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].first_phase_steps)));
+    // Sums begin with the bias.
+    float sums[config.phases][rows][config.channels / 2];
+#pragma unroll
+    for (int j = 0; j < config.channels / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float bias = 0;
+        const int32_t channel = tile.channel_tile * config.channels + 8 * j + lane % 4 * 2 + e;
+        if (p.bias != nullptr && channel < p.out_channels) {
+          load<1>(bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + channel), &bias);
+        }
+#pragma unroll
+        for (int i = 0; i < config.phases; ++i) {
+#pragma unroll
+          for (int r = 0; r < rows; ++r) sums[i][r][4 * j + e] = sums[i][r][4 * j + 2 + e] = bias;
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < config.phases; ++i) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
+    }
+    const int32_t chunks = steps == 0 ? 0 : p.chunks;
+#pragma unroll 1
+    for (int32_t c = 0; c < chunks; ++c) {
+      device::mbarrier_wait(shared.patch_full(patch.stage), patch.parity);
+      const device::SharedAddress x = x_of_stages + patch.stage * static_cast<uint32_t>(p.patch_bytes);
+      int32_t s = first_step;
+      const auto multiply_phase = [&](auto phase_of_this, int32_t end) {
+        constexpr int phase = decltype(phase_of_this)::value;
+#pragma unroll 1
+        for (; s < end; ++s) {
+          const uint32_t step = device::uniform(p.steps[s]);
+          device::mbarrier_wait(shared.weights_full(weights.stage), weights.parity);
+          const device::SharedAddress from = x + offset_of(step);
+          const device::SharedAddress w =
+              device::start_of(w_of_stages) + weights.stage * static_cast<uint32_t>(p.weight_bytes / 16);
+          const uint32_t taps = taps_of(step);
+          if (taps == 1) {
+            multiply<mode, Row, 1>(p, from, is_odd(step), w_of_stages, w, sums[phase]);
+          } else if (taps == 2) {
+            multiply<mode, Row, 2>(p, from, is_odd(step), w_of_stages, w, sums[phase]);
+          } else {
+            multiply<mode, Row, 3>(p, from, is_odd(step), w_of_stages, w, sums[phase]);
+          }
+          device::mbarrier_arrive_if(shared.weights_empty(weights.stage), lane == 0);
+          weights.next(p.weight_stages);
+        }
+      };
+      if constexpr (config.phases == 2) multiply_phase(std::integral_constant<int, 0>{}, first_step + first_steps);
+      multiply_phase(std::integral_constant<int, config.phases - 1>{}, first_step + steps);
+      // All lanes have loaded from it.
+      device::mbarrier_arrive(shared.patch_empty(patch.stage));
+      patch.next(p.patch_stages);
+    }
+#pragma unroll
+    for (int i = 0; i < config.phases; ++i) {
+#pragma unroll
+      for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
+    }
+    const bool stages = p.staged_bytes > 0;
+    if (stages) {
+      if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
+        staged.template write<16 / sizeof(Scalar)>(p, tile, thread, sums);
+      } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
+        staged.template write<8 / sizeof(Scalar)>(p, tile, thread, sums);
+      } else if (sizeof(Scalar) == 4 || p.vector == 1) {
+        staged.template write<1>(p, tile, thread, sums);
+      } else {
+        staged.template write<2>(p, tile, thread, sums);
+      }
+    } else {
+      const Outputs<mode, Row> outputs(p, tile, warp, lane);
+      if (p.vector == outputs.values) {
+        outputs.template write<outputs.values>(p, sums);
+      } else if (p.vector == 2) {
+        outputs.template write<2>(p, sums);
+      } else {
+        outputs.template write<1>(p, sums);
+      }
+    }
+    const DeviceSet& set = p.sets[tile.set];
+    const int32_t row = tile.row + set.row, column = tile.column + set.column;
+    if (row < 0 || column < 0 || row + p.channel_bytes / p.row_bytes > p.h.in ||
+        column + p.row_bytes / static_cast<int32_t>(sizeof(Scalar)) > p.v.in) {
+      float zeros = 0;
+#pragma unroll
+      for (int i = 0; i < config.phases; ++i) {
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+#pragma unroll
+          for (int e = 0; e < config.channels / 2; ++e) zeros = fmaf(sums[i][r][e], 0.0f, zeros);
+        }
+      }
+      // What is looked at again has been written by others, too.
+      if (!stages || device::named_barrier_or(1, consumers, zeros != zeros)) {
+        if (zeros != zeros) Outputs<mode, Row>(p, tile, warp, lane).correct(p);
+      }
+    }
+  }
+}
+
+template <Mode mode, int Row>
+__global__ void __launch_bounds__(threads, configs[Row].blocks)
+    implicit_gemm_nchw_sm90_kernel(const __grid_constant__ Params p) {
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const Shared shared(p);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread == consumers) {
+    device::prefetch_tensor_map(p.x_map);
+    for (uint32_t s = 0; s < static_cast<uint32_t>(p.patch_stages); ++s) {
+      device::mbarrier_init(shared.patch_full(s), 1), device::mbarrier_init(shared.patch_empty(s), consumers);
+    }
+    for (uint32_t s = 0; s < static_cast<uint32_t>(p.weight_stages); ++s) {
+      device::mbarrier_init(shared.weights_full(s), 1), device::mbarrier_init(shared.weights_empty(s), warps);
+    }
+    device::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (thread < consumers) {
+    device::more_registers<consumer_registers>();
+    consume<mode, Row>(p, shared);
+  } else {
+    device::fewer_registers<copier_registers>();
+    if (thread < consumers + 32 && device::elect()) copy_operands<typename Traits<mode>::Scalar, Row>(p, shared);
+  }
+#endif
+}
+
+}  // namespace convt::implicit_gemm_nchw_sm90

@@ -1,0 +1,173 @@
+// What the kernels of the family are given, by value. Strides in elements.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../access_width.h"
+#include "../divisor.h"
+#include "../operands.h"
+#include "tiling.h"
+
+namespace convt::implicit_gemm_nchw_sm90 {
+
+struct DeviceSet {
+  int16_t row_phase, column_phase, first_step, steps, first_phase_steps, first_tap, taps;
+  int32_t row, column;  // of the patch, from the tile's first position
+};
+
+// A step in a word: where its inputs are in a patch, bytes; its taps, but one; whether its first column of x is an odd
+// one of the patch.
+CONVT_HOST_DEVICE constexpr uint32_t pack_step(uint32_t offset, int32_t taps, bool odd) {
+  return offset | static_cast<uint32_t>(taps - 1) << 20 | static_cast<uint32_t>(odd) << 22;
+}
+CONVT_HOST_DEVICE constexpr uint32_t offset_of(uint32_t step) { return step & 0xfffff; }
+CONVT_HOST_DEVICE constexpr uint32_t taps_of(uint32_t step) { return (step >> 20 & 3) + 1; }
+CONVT_HOST_DEVICE constexpr bool is_odd(uint32_t step) { return (step >> 22 & 1) != 0; }
+
+struct Params {
+  TensorMap x_map;
+  const unsigned char* packed;
+  // An output by its definition (implicit_gemm/device.cuh).
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch_stride, x_channel_stride, y_batch_stride, y_channel_stride, bias_stride;
+  int64_t w_strides[4];
+  int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
+  int32_t batch, in_channels, out_channels;  // channels of a group
+  Axis<int32_t> h, v;
+  Divisor by_bias_period;
+
+  bool copies_x;  // the kernel before does
+  int32_t tiles, chunks, taps;
+  int32_t tile_rows, tile_columns, log_strips;
+  int32_t row_bytes, channel_bytes;  // of a patch
+  int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
+  int32_t staged_bytes;  // of a buffer of outputs; 0: they are written from registers
+  int32_t vector;        // outputs side by side that are written at once
+  Divisor by_channels, by_columns, by_rows, by_sets, by_groups;
+  DeviceSet sets[most_sets];
+  uint32_t steps[most_taps];
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
+
+// What the kernel before it is given.
+struct PrepareParams {
+  const void *w, *x;
+  unsigned char* packed;
+  unsigned char* copy;
+  int64_t w_strides[4];
+  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
+  int32_t in_channels, out_channels, channels;  // of a group; of a tile
+  int32_t taps;                                 // packed
+  int32_t units;                                // of 16 bytes, packed
+  int32_t packing;                              // blocks, which come first
+  int32_t copied, copied_row, columns;          // elements
+  Divisor by_taps, by_outputs, by_chunk_units, by_chunks;
+  Divisor by_copied_row, by_in_rows, by_in_channels;
+  uint8_t tap_row[most_taps], tap_column[most_taps];
+};
+
+static_assert(std::is_trivially_copyable_v<PrepareParams>);
+
+struct Launch {
+  Params params;
+  TensorMapLayout x_map;  // of which the driver makes the map
+  PrepareParams prepare;
+  int64_t prepare_grid;
+};
+
+// Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those that a lane has
+// of two positions and of all phases, or 16 bytes of a row in shared memory.
+inline int32_t vector_of(const Config& c, const Problem& p, const void* y, bool staged) {
+  if (c.phases != p.stride_w) return 1;
+  const auto bytes = static_cast<int32_t>(element_size(p.dtype));
+  return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, staged ? 16 / bytes : 2 * c.phases);
+}
+
+inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
+  const Config& config = configs[plan.configuration];
+  Tables t;
+  make_tables(config, p, t);
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  const int32_t strips = plan.tile.columns / strip_columns;
+  const Tiling n = make_tiling(config, p, t, strips, plan.tile.rows_staged);
+  const int64_t w_bytes = packed_bytes(config, p, t, n), element = element_size(p.dtype);
+  const bool copies_x = plan.workspace_bytes > w_bytes;
+  auto* const workspace = static_cast<unsigned char*>(o.workspace);
+  unsigned char* const copy = workspace + w_bytes;
+  launch.x_map = make_x_map(p, n, copies_x ? copy : o.x, copies_x);
+
+  Params& q = launch.params;
+  q = {};
+  q.packed = workspace, q.copies_x = copies_x;
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.bias_stride = p.bias_stride;
+  std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
+  q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0, q.x_column_stride = p.in_w > 1 ? narrow(p.x_strides[3]) : 0;
+  q.y_row_stride = p.out_h > 1 ? narrow(p.y_strides[2]) : 0, q.y_column_stride = 1;
+  q.batch = narrow(p.batch);
+  q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.by_bias_period = Divisor(p.bias_period > 0 ? p.bias_period : p.out_channels);
+  q.tiles = narrow(n.tiles), q.chunks = narrow(n.chunks), q.taps = t.taps;
+  q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
+  while (1 << q.log_strips < strips) ++q.log_strips;
+  q.row_bytes = n.patch_columns * narrow(element), q.channel_bytes = n.patch_rows * q.row_bytes;
+  q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
+  q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
+  q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result, plan.tile.rows_staged);
+  q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
+  q.by_sets = Divisor(t.sets), q.by_groups = Divisor(p.groups);
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const Set& set = t.set[i];
+    const auto small = [](int32_t v) { return static_cast<int16_t>(v); };
+    q.sets[i] = {small(set.row_phase),
+                 small(set.column_phase),
+                 small(set.first_step),
+                 small(set.steps),
+                 small(set.first_phase_steps),
+                 small(set.first_tap),
+                 small(set.taps),
+                 set.row,
+                 set.column};
+    for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
+      const Step& step = t.step[s];
+      const int32_t column = step.column - set.column;
+      const int32_t offset = (step.row - set.row) * q.row_bytes + column / 2 * 2 * narrow(element);
+      q.steps[s] = pack_step(static_cast<uint32_t>(offset), step.taps, column % 2 != 0);
+    }
+  }
+
+  PrepareParams& r = launch.prepare;
+  r = {};
+  r.w = o.w, r.packed = workspace;
+  std::copy(p.w_strides.begin(), p.w_strides.end(), r.w_strides);
+  r.in_channels = q.in_channels, r.out_channels = q.out_channels, r.channels = config.channels, r.taps = t.taps;
+  const int64_t outputs = n.channel_tiles * config.channels, chunk_units = chunk_bytes / 16;
+  const int64_t units = p.groups * outputs * n.chunks * chunk_units * t.taps;
+  r.units = narrow(units);
+  r.by_taps = Divisor(std::max(t.taps, 1)), r.by_outputs = Divisor(outputs);
+  r.by_chunk_units = Divisor(chunk_units), r.by_chunks = Divisor(n.chunks);
+  std::copy(t.tap_row, t.tap_row + t.taps, r.tap_row), std::copy(t.tap_column, t.tap_column + t.taps, r.tap_column);
+  const int64_t packing = ceil_div<int64_t>(units, prepare_threads);
+  r.packing = narrow(packing);
+  launch.prepare_grid = packing;
+  if (copies_x) {
+    const int64_t elements = copied_bytes(p) / element;
+    r.x = o.x, r.copy = copy;
+    r.x_batch_stride = p.x_strides[0], r.x_channel_stride = p.x_strides[1];
+    r.x_row_stride = q.x_row_stride, r.x_column_stride = q.x_column_stride;
+    r.copied = narrow(elements), r.copied_row = narrow(copied_row(p)), r.columns = narrow(p.in_w);
+    r.by_copied_row = Divisor(copied_row(p)), r.by_in_rows = Divisor(p.in_h), r.by_in_channels = Divisor(p.in_channels);
+    launch.prepare_grid += ceil_div<int64_t>(elements, copied_elements);
+  }
+}
+
+}  // namespace convt::implicit_gemm_nchw_sm90

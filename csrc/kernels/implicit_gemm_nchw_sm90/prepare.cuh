@@ -1,0 +1,88 @@
+// Before the product: packs the weights, and copies x to rows that begin at multiples of 16 bytes where the copy engine
+// does not take it as it is.
+#pragma once
+
+#include "../implicit_gemm/device.cuh"
+#include "../tf32.h"
+#include "params.h"
+
+namespace convt::implicit_gemm_nchw_sm90 {
+
+// A thread packs 16 bytes of channels of a tap and an output channel. They lie as wgmma reads them without a swizzle: 8
+// output channels with 16 bytes each, then 16 bytes more of their channels, then the next 8 output channels.
+template <class Scalar>
+CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
+  constexpr int count = 16 / static_cast<int>(sizeof(Scalar));
+  using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
+  if (number >= static_cast<uint32_t>(p.units)) return;
+  // Taps of a channel lie next to each other in memory, mostly.
+  uint32_t tap = number;
+  uint32_t output = p.by_taps.divide(tap);
+  uint32_t unit = p.by_outputs.divide(output);
+  uint32_t chunk = p.by_chunk_units.divide(unit);
+  const uint32_t group = p.by_chunks.divide(chunk);
+  const int32_t first = static_cast<int32_t>(chunk * (chunk_bytes / 16) + unit) * count;
+  const auto* const w = static_cast<const Bits*>(p.w) +
+                        (static_cast<int64_t>(group) * p.in_channels + first) * p.w_strides[0] +
+                        static_cast<int64_t>(output) * p.w_strides[1] + p.tap_row[tap] * p.w_strides[2] +
+                        p.tap_column[tap] * p.w_strides[3];
+  Bits v[count];
+#pragma unroll
+  for (int i = 0; i < count; ++i) {
+    v[i] = 0;
+    if (static_cast<int32_t>(output) < p.out_channels && first + i < p.in_channels)
+      v[i] = __ldg(w + i * p.w_strides[0]);
+  }
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (sizeof(Scalar) == 4) {
+      words[i] = tf32_operand(v[i]);
+    } else {
+      words[i] = static_cast<uint32_t>(v[2 * i]) | static_cast<uint32_t>(v[2 * i + 1]) << 16;
+    }
+  }
+  const auto channels = static_cast<uint32_t>(p.channels), column = output % channels;
+  const int64_t tile = static_cast<int64_t>(group) * (p.by_outputs.divisor / channels) + output / channels;
+  unsigned char* const to = p.packed +
+                            ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) * (halves * channels * k_bytes) +
+                            unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
+  device::store_global_16(to, words[0], words[1], words[2], words[3]);
+}
+
+template <class Scalar>
+CONVT_DEVICE void copy(const PrepareParams& p, uint32_t number) {
+  using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
+  const auto first = static_cast<int32_t>(number) * copied_elements + static_cast<int32_t>(threadIdx.x);
+  Bits v[copied_of_thread];
+#pragma unroll
+  for (int i = 0; i < copied_of_thread; ++i) {
+    auto column = static_cast<uint32_t>(first + i * prepare_threads);
+    v[i] = 0;
+    if (static_cast<int32_t>(column) >= p.copied) continue;
+    uint32_t row = p.by_copied_row.divide(column);
+    uint32_t channel = p.by_in_rows.divide(row);
+    const uint32_t image = p.by_in_channels.divide(channel);
+    if (static_cast<int32_t>(column) >= p.columns) continue;
+    v[i] = __ldg(static_cast<const Bits*>(p.x) + image * p.x_batch_stride + channel * p.x_channel_stride +
+                 row * p.x_row_stride + column * p.x_column_stride);
+  }
+#pragma unroll
+  for (int i = 0; i < copied_of_thread; ++i) {
+    const int32_t at = first + i * prepare_threads;
+    if (at < p.copied) reinterpret_cast<Bits*>(p.copy)[at] = v[i];
+  }
+}
+
+template <class Scalar>
+__global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_constant__ PrepareParams p) {
+  device::let_next_kernel_start();
+  const auto packing = static_cast<uint32_t>(p.packing);
+  if (blockIdx.x < packing) {
+    pack<Scalar>(p, blockIdx.x * prepare_threads + threadIdx.x);
+  } else {
+    copy<Scalar>(p, blockIdx.x - packing);
+  }
+}
+
+}  // namespace convt::implicit_gemm_nchw_sm90
