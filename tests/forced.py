@@ -1,10 +1,37 @@
-"""The forward by one configuration of the planner's, whatever the planner would choose."""
+"""Configurations of the planner's, without a GPU; and the forward by one, whatever the planner would choose."""
+
+import math
 
 import torch
 from reference import poison_allocator, problem_count, rule_of_forward, spoilt_operands
 
 import convt
 from convt import _C
+
+
+def explained(p, dtype, memory=torch.contiguous_format, w_memory=None, device="h200"):
+    """The planner's explanation of a problem.
+
+    Args:
+        w_memory: the weight's memory format, if it is not x's.
+    """
+    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
+    w = torch.empty(p.w_shape, dtype=dtype, device="meta").contiguous(memory_format=w_memory or memory)
+    return convt.explain(x, w, device=device, **p.arguments)
+
+
+def candidates_of(family, plan):
+    """A family's candidates in an explanation, by the name of the configuration."""
+    return {c.configuration: c for c in plan.candidates if c.algorithm == family}
+
+
+def affordable(draw):
+    """The first problem drawn that has outputs, and whose reference the CPU computes soon."""
+    while True:
+        p = draw()
+        products = math.prod((p.batch, p.in_channels, p.out_channels // p.groups, *p.size, *p.kernel))
+        if min(p.y_shape) > 0 and products < 3e8:
+            return p
 
 
 def forced(configuration, x, w, b, p):
@@ -44,6 +71,19 @@ def check_random_problems(configuration, precision, draw, usual):
         assert torch.equal(forced(configuration, x, w, b, p), result)
     # The sanitizer has few problems a test.
     assert taken > 3 or problem_count(usual) < usual
+
+
+def check_configurations(configurations, precision, p, x, w, b):
+    """Results of all that take the problem are right; how many there were."""
+    assert_right = rule_of_forward(p, x, w, b, precision)
+    ran = 0
+    for configuration in configurations:
+        poison_allocator(p.y_shape, dtype=x.dtype)
+        result = forced_if_it_fits(configuration, x, w, b, p)
+        if result is not None:
+            ran += 1
+            assert_right(result)
+    return ran
 
 
 def check_spread(configuration, p, rng, x, w):

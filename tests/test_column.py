@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import simt_program
 import torch
-from forced import forced_if_it_fits
+from forced import candidates_of, explained, forced_if_it_fits
 from reference import (
     Problem,
     assert_parity,
@@ -70,10 +70,7 @@ def problem(rng, most_columns=256):
 
 
 def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
-    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
-    w = torch.empty(p.w_shape, dtype=dtype, device="meta")
-    plan = convt.explain(x, w, device=device, **p.arguments)
-    return {c.configuration: c for c in plan.candidates if c.algorithm == "column"}
+    return candidates_of("column", explained(p, dtype, memory, torch.contiguous_format, device))
 
 
 def test_the_configurations_tested_are_those_compiled():

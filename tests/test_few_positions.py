@@ -5,7 +5,7 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import forced_if_it_fits
+from forced import candidates_of, explained, forced_if_it_fits
 from reference import (
     Problem,
     lay_out,
@@ -55,10 +55,7 @@ def problem(rng):
 
 
 def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
-    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
-    w = torch.empty(p.w_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
-    plan = convt.explain(x, w, device=device, **p.arguments)
-    return {c.configuration: c for c in plan.candidates if c.algorithm == "few_positions"}
+    return candidates_of("few_positions", explained(p, dtype, memory, device=device))
 
 
 def test_the_configurations_tested_are_those_compiled():

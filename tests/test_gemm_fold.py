@@ -1,15 +1,13 @@
 """The family that sums products of whole images in shared memory: its source in the SIMT emulator, its row, a GPU."""
 
-import math
 import random
 
 import pytest
 import simt_program
 import torch
-from forced import check_random_problems, check_spread, forced_if_it_fits
-from reference import Problem, lay_out, poison_allocator, random_tensor, rule_of_forward
+from forced import affordable, candidates_of, check_configurations, check_random_problems, check_spread, explained
+from reference import Problem, lay_out, random_tensor
 
-import convt
 from convt import _C
 
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
@@ -28,12 +26,13 @@ REAL = [POSE, DCGAN, CYCLEGAN, WAV2LIP, WIDE, SIGNAL, MANY_TAPS, DILATED]
 
 def problem(rng):
     """A random problem of the family's: small images, or wide ones of few rows."""
-    while True:
+
+    def draw():
         groups = rng.choice((1, 1, 1, 2, 3))
         small = rng.random() < 0.7
         stride = (rng.randint(1, 4), rng.choice((1, 2, 2, 3, 8)))
         dilation = tuple(rng.choice((1, 1, 1, 2, 3)) for _ in range(2))
-        p = Problem(
+        return Problem(
             batch=rng.randint(1, 20) if small else rng.randint(1, 2),
             in_channels=groups * rng.choice((8 * rng.randint(1, 60), rng.randint(1, 40))),
             out_channels=groups * rng.choice((8 * rng.randint(1, 12), rng.randint(1, 60))),
@@ -45,10 +44,8 @@ def problem(rng):
             groups=groups,
             dilation=dilation,
         )
-        # The reference is computed by the CPU.
-        products = math.prod((p.batch, p.in_channels, p.out_channels // groups, *p.size, *p.kernel))
-        if min(p.y_shape) > 0 and products < 3e8:
-            return p
+
+    return affordable(draw)
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +53,8 @@ def tf32(_fresh_state):
     torch.backends.cudnn.allow_tf32 = True
 
 
-def plan(p, dtype=torch.float16, memory=torch.contiguous_format, device="h200"):
-    x, w = (torch.empty(s, dtype=dtype, device="meta").contiguous(memory_format=memory) for s in (p.x_shape, p.w_shape))
-    return convt.explain(x, w, device=device, **p.arguments)
-
-
-def candidates(p, *arguments, **named):
-    return {c.configuration: c for c in plan(p, *arguments, **named).candidates if c.algorithm == "gemm_fold_sm90"}
+def candidates(p, dtype=torch.float16, **named):
+    return candidates_of("gemm_fold_sm90", explained(p, dtype, **named))
 
 
 def test_the_configurations_tested_are_those_compiled():
@@ -96,7 +88,7 @@ def test_plans_of_small_layers_use_it():
         Problem(1, 512, 256, (1, 86), (1, 16), (1, 8), (0, 4)),
     ):
         for dtype in (torch.float16, torch.bfloat16, torch.float32):
-            assert plan(p, dtype).algorithm == "gemm_fold_sm90"
+            assert explained(p, dtype).algorithm == "gemm_fold_sm90"
 
 
 def test_x_is_copied_where_its_images_begin_anywhere():
@@ -157,15 +149,7 @@ def test_random_problems(configuration, precision):
 def test_every_configuration_takes_real_layers(p, precision):
     dtype = DTYPES[precision]
     x, w, b = operands(p, dtype, random.Random(0))
-    assert_right = rule_of_forward(p, x, w, b, precision)
-    ran = 0
-    for configuration in NAMES:
-        poison_allocator(p.y_shape, dtype=dtype)
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is not None:
-            ran += 1
-            assert_right(result)
-    assert ran > 0
+    assert check_configurations(NAMES, precision, p, x, w, b) > 0
 
 
 @pytest.mark.gpu

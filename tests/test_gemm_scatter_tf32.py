@@ -5,10 +5,9 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import check_random_problems, check_spread, forced
-from reference import Problem, lay_out, poison_allocator, random_tensor, rule_of_forward
+from forced import candidates_of, check_configurations, check_random_problems, check_spread, explained
+from reference import Problem, lay_out, random_tensor
 
-import convt
 from convt import _C
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
@@ -50,9 +49,7 @@ def problem(rng, layout):
 
 
 def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
-    x, w = (torch.empty(s, dtype=dtype, device="meta").contiguous(memory_format=memory) for s in (p.x_shape, p.w_shape))
-    plan = convt.explain(x, w, device=device, **p.arguments)
-    return {c.configuration: c for c in plan.candidates if c.algorithm == FAMILY}
+    return candidates_of(FAMILY, explained(p, dtype, memory, device=device))
 
 
 def test_the_configurations_tested_are_those_compiled():
@@ -140,10 +137,7 @@ def test_random_problems(configuration, layout):
 @pytest.mark.parametrize("p", REAL)
 def test_every_configuration_takes_real_layers(p, layout):
     x, w, b = operands(p, layout, random.Random(0))
-    assert_right = rule_of_forward(p, x, w, b, "tf32")
-    for configuration in NAMES:
-        poison_allocator(p.y_shape, dtype=torch.float32)
-        assert_right(forced(configuration, x, w, b, p))
+    assert check_configurations(NAMES, "tf32", p, x, w, b) == len(NAMES)
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import simt_program
 import torch
-from forced import forced_if_it_fits
+from forced import candidates_of, explained, forced_if_it_fits
 from reference import (
     Problem,
     assert_parity,
@@ -19,7 +19,6 @@ from reference import (
     spoilt_operands,
 )
 
-import convt
 from convt import _C
 
 ROOT = Path(__file__).parent.parent
@@ -87,10 +86,7 @@ def tiled_problem(rng):
 
 
 def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
-    x = torch.empty(p.x_shape, dtype=dtype, device="meta").contiguous(memory_format=memory)
-    w = torch.empty(p.w_shape, dtype=dtype, device="meta")
-    plan = convt.explain(x, w, device=device, **p.arguments)
-    return {c.configuration: c for c in plan.candidates if c.algorithm == "large_stride"}
+    return candidates_of("large_stride", explained(p, dtype, memory, torch.contiguous_format, device))
 
 
 def test_the_configurations_tested_are_those_compiled():
