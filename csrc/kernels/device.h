@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "scalar.h"
 #include "tensor_map.h"
@@ -45,6 +46,9 @@ CONVT_DEVICE uint4 load_shared_16(SharedAddress from) {
                : "r"(from)
                : "memory");
   return v;
+}
+CONVT_DEVICE void store_shared_2(SharedAddress to, uint32_t a) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(to), "h"(static_cast<uint16_t>(a)) : "memory");
 }
 CONVT_DEVICE void store_shared_4(SharedAddress to, float a) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(a) : "memory");
@@ -472,3 +476,13 @@ CONVT_DEVICE void wgmma_results(float (&d)[N]) {
 #include "wgmma.h"
 
 #endif
+
+namespace convt::device {
+
+// How wgmma takes operands of a type.
+template <class Scalar>
+inline constexpr WgmmaType wgmma_type = std::is_same_v<Scalar, Float16>    ? WgmmaType::float16
+                                        : std::is_same_v<Scalar, BFloat16> ? WgmmaType::bfloat16
+                                                                           : WgmmaType::tf32;
+
+}  // namespace convt::device

@@ -591,6 +591,9 @@ inline uint32_t load_shared_2(SharedAddress from) { return *reinterpret_cast<con
 inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
 inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
 inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
+inline void store_shared_2(SharedAddress to, uint32_t a) {
+  *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(a);
+}
 inline void store_shared_4(SharedAddress to, float a) { *reinterpret_cast<float*>(to) = a; }
 inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
 inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

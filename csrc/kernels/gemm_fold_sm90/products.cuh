@@ -63,8 +63,6 @@ template <class Scalar, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns;
-  static constexpr device::WgmmaType type =
-      std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
   static constexpr int k_of_product = 16, side = box_side(sizeof(Scalar));
 
   const Shared<Row>& shared;
@@ -99,7 +97,7 @@ struct Products {
           const auto a = device::with_start(
               a_of_stages, device::start_of(a_of_stages) + at + static_cast<uint32_t>(m * block_bytes / 16) + k * step);
           const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + at + k * step);
-          device::wgmma<type, columns, device::Major::mn, device::Major::mn>(sums[m], a, b);
+          device::wgmma<device::wgmma_type<Scalar>, columns, device::Major::mn, device::Major::mn>(sums[m], a, b);
         }
       }
       device::wgmma_commit();

@@ -5,10 +5,6 @@
 
 namespace convt::gemm_scatter_sm90 {
 
-template <class Scalar>
-constexpr device::WgmmaType wgmma_type =
-    std::is_same_v<Scalar, Float16> ? device::WgmmaType::float16 : device::WgmmaType::bfloat16;
-
 // Words of two 16-bit elements; the second one of a single element does not matter.
 template <int Elements>
 constexpr int words_of = (Elements + 1) / 2;
@@ -430,7 +426,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
                                                              static_cast<uint32_t>(m * block_bytes + k * a_step) / 16);
           const auto b = device::with_start(
               b_of_stages, device::start_of(b_of_stages) + at + static_cast<uint32_t>(k * b_step) / 16);
-          device::wgmma<wgmma_type<Scalar>, columns, a_major, Major::mn>(sums[m], a, b);
+          device::wgmma<device::wgmma_type<Scalar>, columns, a_major, Major::mn>(sums[m], a, b);
         }
       }
       device::wgmma_commit();

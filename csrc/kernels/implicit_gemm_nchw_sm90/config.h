@@ -50,11 +50,12 @@ constexpr int32_t shared_bytes_limit(const Config& c) { return (228 * 1024 / c.b
 // Packed weights of a tap and a chunk.
 constexpr int32_t tap_bytes(const Config& c) { return halves * c.channels * k_bytes; }
 
-// Where rows of y do not begin at multiples of a sector of memory, a block writes them through shared memory, 8
-// channels of so many rows of each strip at a time, in two buffers.
+// A block may write its rows of y through shared memory, 8 channels of so many rows of each strip at a time, in two
+// buffers.
 inline constexpr int32_t staged_channels = 8, sector_bytes = 32;
 constexpr int32_t staged_rows(const Config& c) { return c.phases > 1 || c.rows < 3 ? 2 : c.rows % 4 == 0 ? 4 : 3; }
-// Of a row of a channel of strips that lie side by side; lanes that write two channels at once find other banks.
+// Of a row of a channel of strips that lie side by side, which begins in the first 16 bytes; lanes that write two
+// channels at once find other banks.
 constexpr int32_t staged_pitch(const Config& c, int32_t strips, int32_t element_bytes) {
   return strips * strip_columns * c.phases * element_bytes + 16;
 }

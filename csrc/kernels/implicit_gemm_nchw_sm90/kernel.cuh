@@ -164,10 +164,13 @@ CONVT_DEVICE void load_fragment(device::SharedAddress from, uint32_t channel_byt
   }
 }
 
-template <Mode mode>
-inline constexpr device::WgmmaType wgmma_type = mode == Mode::tf32      ? device::WgmmaType::tf32
-                                                : mode == Mode::float16 ? device::WgmmaType::float16
-                                                                        : device::WgmmaType::bfloat16;
+// A warp's strip, and which one it is of those that lie on top of each other.
+struct WarpPlace {
+  int32_t strip, stack, lane;
+
+  CONVT_DEVICE WarpPlace(const Params& p, int32_t warp, int32_t lane)
+      : strip(warp & ((1 << p.log_strips) - 1)), stack(warp >> p.log_strips), lane(lane) {}
+};
 
 // What a lane writes of a tile: of each of the rows of its strip, two positions' outputs of all phases, which follow
 // each other in y if the phases are all that there are.
@@ -180,14 +183,13 @@ struct Outputs {
   int32_t image, group, channel, channels;  // the lane's first channel of the group, and how many more there are
   int32_t row, rows, column, columns;       // its first outputs, and how many of them there are
 
-  CONVT_DEVICE Outputs(const Params& p, const Tile& tile, int32_t warp, int32_t lane) {
+  CONVT_DEVICE Outputs(const Params& p, const Tile& tile, const WarpPlace& w) {
     const DeviceSet& set = p.sets[tile.set];
-    const int32_t strip = warp & ((1 << p.log_strips) - 1), stack = warp >> p.log_strips;
     image = tile.image, group = tile.group;
-    channel = tile.channel_tile * config.channels + lane % 4 * 2, channels = p.out_channels - channel;
-    row = (tile.row + stack * config.rows) * p.h.stride + set.row_phase;
+    channel = tile.channel_tile * config.channels + w.lane % 4 * 2, channels = p.out_channels - channel;
+    row = (tile.row + w.stack * config.rows) * p.h.stride + set.row_phase;
     rows = (p.h.out - row + p.h.stride - 1) / p.h.stride;
-    column = (tile.column + strip * strip_columns + lane / 4 * 2) * p.v.stride + set.column_phase;
+    column = (tile.column + w.strip * strip_columns + w.lane / 4 * 2) * p.v.stride + set.column_phase;
     columns = p.v.out - column;
   }
 
@@ -278,7 +280,7 @@ CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd
       const auto b = device::with_start(weights, w + static_cast<uint32_t>(tap * halves + half) * weights_of_half);
 #pragma unroll
       for (int r = 0; r < config.rows; ++r) {
-        device::wgmma_registers<config.channels, wgmma_type<mode>>(sums[r], a[half][r + tap], b);
+        device::wgmma_registers<config.channels, device::wgmma_type<Scalar>>(sums[r], a[half][r + tap], b);
       }
     }
     device::wgmma_commit();
@@ -288,11 +290,13 @@ CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd
 
 CONVT_HOST_DEVICE constexpr int log2_of(int n) { return n == 1 ? 0 : 1 + log2_of(n / 2); }
 
-// Writes a tile through shared memory, row by row, so that its stores are whole lines but for a
-// row's ends. `slab` counts what has been staged.
+// Writes a tile through shared memory, row by row, so that its stores are whole lines but for a row's ends. A row of y
+// begins anywhere, and lies in shared memory at the same distance from a multiple of 16 bytes. `slab` counts what has
+// been staged.
 template <Mode mode, int Row>
 struct StagedWriter {
   using Scalar = typename Traits<mode>::Scalar;
+  using Of = Outputs<mode, Row>;
   static constexpr Config config = configs[Row];
   static constexpr int element = static_cast<int>(sizeof(Scalar)), rows = staged_rows(config);
   static constexpr int parts = config.rows / rows, slabs = config.channels / staged_channels * parts;
@@ -300,29 +304,37 @@ struct StagedWriter {
   device::SharedAddress buffers;
   uint32_t slab = 0;
 
-  template <int Vector>
-  CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t thread,
+  // `Unit`: rows of y, and their ends, are at multiples of so many elements.
+  template <int Unit>
+  CONVT_DEVICE void write(const Params& p, const Tile& tile, const WarpPlace& w, int32_t thread,
                           const float (&sums)[config.phases][config.rows][config.channels / 2]) {
-    using Of = Outputs<mode, Row>;
-    const int32_t log_strips = p.log_strips, strips = 1 << log_strips;
+    const int32_t strips = 1 << p.log_strips;
     constexpr Config row_of_table = configs[Row];
-    const int32_t pitch = staged_pitch(row_of_table, strips, element);
-    const int32_t warp = thread / 32, lane = thread % 32, strip = warp & (strips - 1), stack = warp >> log_strips;
-    const auto to_lane = static_cast<uint32_t>((stack * rows * staged_channels + lane % 4 * 2) * pitch +
-                                               (strip * strip_columns + lane / 4 * 2) * config.phases * element);
+    const int32_t pitch = staged_pitch(row_of_table, strips, element), line_bytes = pitch - vector_bytes;
+    const int32_t log_vectors = p.log_strips + log2_of(strip_columns * config.phases * element / vector_bytes);
+    const auto to_lane = static_cast<uint32_t>((w.stack * rows * staged_channels + w.lane % 4 * 2) * pitch +
+                                               (w.strip * strip_columns + w.lane / 4 * 2) * config.phases * element);
     // Outputs of the tile, and their positions' rows.
     const int32_t column = tile.column * config.phases, columns = p.v.out - column;
-    const int32_t positions = (p.h.out - p.sets[tile.set].row_phase + p.h.stride - 1) / p.h.stride - tile.row;
+    const int32_t row_phase = p.sets[tile.set].row_phase;
+    const int32_t positions = (p.h.out - row_phase + p.h.stride - 1) / p.h.stride - tile.row;
     const int32_t channel = tile.channel_tile * config.channels;
+    const int64_t row_step = static_cast<int64_t>(p.h.stride) * p.y_row_stride;
     Scalar* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
                       (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.y_channel_stride +
-                      static_cast<int64_t>(tile.row * p.h.stride + p.sets[tile.set].row_phase) * p.y_row_stride +
-                      column;
-    const int32_t log_vectors = log_strips + log2_of(strip_columns * config.phases / Vector);  // of a row
+                      tile.row * row_step + static_cast<int64_t>(row_phase) * p.y_row_stride + column;
+    const int32_t valid = smaller(columns * element, line_bytes);
+    const auto channel_bytes = static_cast<uint32_t>(p.y_channel_stride) * element,
+               row_bytes = static_cast<uint32_t>(row_step) * element;
+    const uint32_t lane_begins = address_of(y) + static_cast<uint32_t>(w.lane % 4 * 2) * channel_bytes +
+                                 static_cast<uint32_t>(w.stack * config.rows) * row_bytes;
 #pragma unroll 1
     for (int s = 0; s < slabs && channel + s / parts * staged_channels < p.out_channels; ++s, ++slab) {
       const device::SharedAddress buffer =
           buffers + static_cast<uint32_t>(slab % 2) * static_cast<uint32_t>(p.staged_bytes);
+      const int32_t first_channel = s / parts * staged_channels, first_row = s % parts * rows;
+      const uint32_t begins = lane_begins + static_cast<uint32_t>(first_channel) * channel_bytes +
+                              static_cast<uint32_t>(first_row) * row_bytes;
       // Only what stages a slab is chosen by its number: sums are registers.
 #pragma unroll
       for (int k = 0; k < slabs; ++k) {
@@ -333,48 +345,115 @@ struct StagedWriter {
           for (int e = 0; e < 2; ++e) {
             float v[Of::values];
             Of::values_of(sums, k % parts * rows + r, k / parts, e, v);
-            store_shared(buffer + to_lane + static_cast<uint32_t>((r * staged_channels + e) * pitch), v);
+            const uint32_t line =
+                begins + static_cast<uint32_t>(e) * channel_bytes + static_cast<uint32_t>(r) * row_bytes;
+            stage<Unit>(
+                buffer + to_lane + static_cast<uint32_t>((r * staged_channels + e) * pitch) + shift_of<Unit>(line), v);
           }
         }
       }
       device::named_barrier(1, consumers);
-      const int32_t first_channel = s / parts * staged_channels, first_row = s % parts * rows;
-      constexpr int vectors = staged_channels * rows * 4 * strip_columns * config.phases / Vector;
-      constexpr int count = (vectors + consumers - 1) / consumers;
-#pragma unroll smaller(count, 4)
-      for (int i = 0; i < count; ++i) {
-        const int32_t n = thread + i * consumers, line = n >> log_vectors, at = (n - (line << log_vectors)) * Vector;
+      // Of a line in shared memory, where its row begins in y; null beyond the end of y.
+      const auto row_of_line = [&](int32_t line) -> unsigned char* {
         const int32_t c = line % staged_channels, r = line / staged_channels;
         const int32_t row = r / rows * config.rows + first_row + r % rows;
-        if ((vectors % consumers != 0 && n >= vectors) || at >= columns || row >= positions ||
-            channel + first_channel + c >= p.out_channels) {
-          continue;
+        if (row >= positions || channel + first_channel + c >= p.out_channels) return nullptr;
+        return reinterpret_cast<unsigned char*>(y + (first_channel + c) * p.y_channel_stride + row * row_step);
+      };
+      const int32_t lines = staged_channels * rows << (log2_of(warps) - p.log_strips);
+      constexpr int count =
+          ceil_div(staged_channels * rows * warps * strip_columns * config.phases * element, vector_bytes * consumers);
+#pragma unroll smaller(count, 4)
+      for (int i = 0; i < count; ++i) {
+        const int32_t n = thread + i * consumers, line = n >> log_vectors;
+        unsigned char* const row = line < lines ? row_of_line(line) : nullptr;
+        if (row == nullptr) continue;
+        write_vector<Unit>(row, buffer + static_cast<uint32_t>(line * pitch),
+                           (n - (line << log_vectors)) * vector_bytes, valid);
+      }
+      if constexpr (Unit * element < vector_bytes) {
+        constexpr int units = vector_bytes / (Unit * element);
+#pragma unroll 1
+        for (int32_t n = thread; n < lines * units; n += consumers) {
+          const int32_t line = n / units;
+          unsigned char* const row = row_of_line(line);
+          if (row == nullptr) continue;
+          write_end<Unit>(row, buffer + static_cast<uint32_t>(line * pitch), n % units * (Unit * element), line_bytes,
+                          valid);
         }
-        Scalar* const to =
-            y + (first_channel + c) * p.y_channel_stride + static_cast<int64_t>(row * p.h.stride) * p.y_row_stride + at;
-        copy<Vector * element>(to, buffer + static_cast<uint32_t>(line * pitch + at * element));
       }
     }
   }
 
  private:
-  CONVT_DEVICE static void store_shared(device::SharedAddress to, const float (&v)[2 * config.phases]) {
-    if constexpr (element == 4) {
-      if constexpr (config.phases == 1) {
-        device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
+  static constexpr int vector_bytes = 16;
+
+  CONVT_DEVICE static uint32_t address_of(const Scalar* y) {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y));
+  }
+  template <int Unit>
+  CONVT_DEVICE static uint32_t shift_of(uint32_t address) {
+    return Unit * element == vector_bytes ? 0 : address % vector_bytes;
+  }
+
+  template <int Unit>
+  CONVT_DEVICE static void stage(device::SharedAddress to, const float (&v)[Of::values]) {
+    constexpr int together = Unit < Of::values ? Unit : Of::values;
+#pragma unroll
+    for (int i = 0; i < Of::values; i += together) {
+      const device::SharedAddress at = to + static_cast<uint32_t>(i * element);
+      if constexpr (element == 4) {
+        if constexpr (together == 4) {
+          device::store_shared_16(at, __float_as_uint(v[i]), __float_as_uint(v[i + 1]), __float_as_uint(v[i + 2]),
+                                  __float_as_uint(v[i + 3]));
+        } else if constexpr (together == 2) {
+          device::store_shared_8(at, __float_as_uint(v[i]), __float_as_uint(v[i + 1]));
+        } else {
+          device::store_shared_4(at, v[i]);
+        }
+      } else if constexpr (together == 4) {
+        device::store_shared_8(at, pack(Scalar{}, v[i], v[i + 1]), pack(Scalar{}, v[i + 2], v[i + 3]));
+      } else if constexpr (together == 2) {
+        device::store_shared_4(at, __uint_as_float(pack(Scalar{}, v[i], v[i + 1])));
       } else {
-        device::store_shared_16(to, __float_as_uint(v[0]), __float_as_uint(v[1]), __float_as_uint(v[2]),
-                                __float_as_uint(v[3]));
+        device::store_shared_2(at, pack(Scalar{}, v[i], 0.0f));
       }
-    } else if constexpr (config.phases == 1) {
-      device::store_shared_4(to, __uint_as_float(pack(Scalar{}, v[0], v[1])));
-    } else {
-      device::store_shared_8(to, pack(Scalar{}, v[0], v[1]), pack(Scalar{}, v[2], v[3]));
     }
   }
 
+  template <int Unit>
+  CONVT_DEVICE static int32_t shift_of_row(const unsigned char* row) {
+    return static_cast<int32_t>(shift_of<Unit>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row))));
+  }
+
+  // A vector of a line, so many bytes from the multiple of 16 bytes before its row, if the row has all of it; or what
+  // there is of it at the end of y.
+  template <int Unit>
+  CONVT_DEVICE static void write_vector(unsigned char* row, device::SharedAddress line, int32_t from, int32_t valid) {
+    const int32_t first = from - shift_of_row<Unit>(row);
+    if (first < 0) return;
+    if (first + vector_bytes <= valid) {
+      const uint4 v = device::load_shared_16(line + static_cast<uint32_t>(from));
+      device::store_global_16(row + first, v.x, v.y, v.z, v.w);
+    } else {
+#pragma unroll 1
+      for (int32_t at = 0; at < vector_bytes && first + at < valid; at += Unit * element) {
+        copy<Unit * element>(row + first + at, line + static_cast<uint32_t>(from + at));
+      }
+    }
+  }
+
+  // A part of what vectors leave of a line: its first outputs and its last ones, 16 bytes together.
+  template <int Unit>
+  CONVT_DEVICE static void write_end(unsigned char* row, device::SharedAddress line, int32_t at, int32_t line_bytes,
+                                     int32_t valid) {
+    const int32_t shift = shift_of_row<Unit>(row);
+    if (at < shift) at += line_bytes;
+    if (shift != 0 && at - shift < valid) copy<Unit * element>(row + (at - shift), line + static_cast<uint32_t>(at));
+  }
+
   template <int Bytes>
-  CONVT_DEVICE static void copy(Scalar* to, device::SharedAddress from) {
+  CONVT_DEVICE static void copy(unsigned char* to, device::SharedAddress from) {
     if constexpr (Bytes == 16) {
       const uint4 v = device::load_shared_16(from);
       device::store_global_16(to, v.x, v.y, v.z, v.w);
@@ -396,24 +475,22 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   constexpr Config config = configs[Row];
   constexpr int rows = config.rows;
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32));
-  const int32_t lane = thread % 32;
-  const int32_t strip = warp & ((1 << p.log_strips) - 1), stack = warp >> p.log_strips;
+  const WarpPlace w(p, static_cast<int32_t>(device::uniform(threadIdx.x / 32)), thread % 32);
   const auto row_bytes = static_cast<uint32_t>(p.row_bytes), channel_bytes = static_cast<uint32_t>(p.channel_bytes);
   const device::SharedAddress x_of_stages =
-      shared.patches + static_cast<uint32_t>(stack * rows) * row_bytes +
-      static_cast<uint32_t>((strip * strip_columns + lane / 4 * 2) * static_cast<int>(sizeof(Scalar))) +
-      static_cast<uint32_t>(lane % 4 * (sizeof(Scalar) == 4 ? 1 : 2)) * channel_bytes;
+      shared.patches + static_cast<uint32_t>(w.stack * rows) * row_bytes +
+      static_cast<uint32_t>((w.strip * strip_columns + w.lane / 4 * 2) * static_cast<int>(sizeof(Scalar))) +
+      static_cast<uint32_t>(w.lane % 4 * (sizeof(Scalar) == 4 ? 1 : 2)) * channel_bytes;
   const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
   Ring patch, weights;
   StagedWriter<mode, Row> staged{shared.staged};
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     Tile tile = Tile::of(p, number);
-    const auto first_step = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].first_step)));
-    const auto steps = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].steps)));
-    const auto first_steps =
-        static_cast<int32_t>(device::uniform(static_cast<uint32_t>(p.sets[tile.set].first_phase_steps)));
+    const DeviceSet& set = p.sets[tile.set];
+    const auto same_for_all = [](int32_t v) { return static_cast<int32_t>(device::uniform(static_cast<uint32_t>(v))); };
+    const int32_t first_step = same_for_all(set.first_step), steps = same_for_all(set.steps),
+                  first_steps = same_for_all(set.first_phase_steps);
     // Sums begin with the bias.
     float sums[config.phases][rows][config.channels / 2];
 #pragma unroll
@@ -421,7 +498,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float bias = 0;
-        const int32_t channel = tile.channel_tile * config.channels + 8 * j + lane % 4 * 2 + e;
+        const int32_t channel = tile.channel_tile * config.channels + 8 * j + w.lane % 4 * 2 + e;
         if (p.bias != nullptr && channel < p.out_channels) {
           load<1>(bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + channel), &bias);
         }
@@ -450,17 +527,17 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
           const uint32_t step = device::uniform(p.steps[s]);
           device::mbarrier_wait(shared.weights_full(weights.stage), weights.parity);
           const device::SharedAddress from = x + offset_of(step);
-          const device::SharedAddress w =
+          const device::SharedAddress taps_at =
               device::start_of(w_of_stages) + weights.stage * static_cast<uint32_t>(p.weight_bytes / 16);
           const uint32_t taps = taps_of(step);
           if (taps == 1) {
-            multiply<mode, Row, 1>(p, from, is_odd(step), w_of_stages, w, sums[phase]);
+            multiply<mode, Row, 1>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
           } else if (taps == 2) {
-            multiply<mode, Row, 2>(p, from, is_odd(step), w_of_stages, w, sums[phase]);
+            multiply<mode, Row, 2>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
           } else {
-            multiply<mode, Row, 3>(p, from, is_odd(step), w_of_stages, w, sums[phase]);
+            multiply<mode, Row, 3>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
           }
-          device::mbarrier_arrive_if(shared.weights_empty(weights.stage), lane == 0);
+          device::mbarrier_arrive_if(shared.weights_empty(weights.stage), w.lane == 0);
           weights.next(p.weight_stages);
         }
       };
@@ -478,16 +555,16 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const bool stages = p.staged_bytes > 0;
     if (stages) {
       if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
-        staged.template write<16 / sizeof(Scalar)>(p, tile, thread, sums);
+        staged.template write<16 / sizeof(Scalar)>(p, tile, w, thread, sums);
       } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
-        staged.template write<8 / sizeof(Scalar)>(p, tile, thread, sums);
+        staged.template write<8 / sizeof(Scalar)>(p, tile, w, thread, sums);
       } else if (sizeof(Scalar) == 4 || p.vector == 1) {
-        staged.template write<1>(p, tile, thread, sums);
+        staged.template write<1>(p, tile, w, thread, sums);
       } else {
-        staged.template write<2>(p, tile, thread, sums);
+        staged.template write<2>(p, tile, w, thread, sums);
       }
     } else {
-      const Outputs<mode, Row> outputs(p, tile, warp, lane);
+      const Outputs<mode, Row> outputs(p, tile, w);
       if (p.vector == outputs.values) {
         outputs.template write<outputs.values>(p, sums);
       } else if (p.vector == 2) {
@@ -496,7 +573,6 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         outputs.template write<1>(p, sums);
       }
     }
-    const DeviceSet& set = p.sets[tile.set];
     const int32_t row = tile.row + set.row, column = tile.column + set.column;
     if (row < 0 || column < 0 || row + p.channel_bytes / p.row_bytes > p.h.in ||
         column + p.row_bytes / static_cast<int32_t>(sizeof(Scalar)) > p.v.in) {
@@ -511,7 +587,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
       // What is looked at again has been written by others, too.
       if (!stages || device::named_barrier_or(1, consumers, zeros != zeros)) {
-        if (zeros != zeros) Outputs<mode, Row>(p, tile, warp, lane).correct(p);
+        if (zeros != zeros) Outputs<mode, Row>(p, tile, w).correct(p);
       }
     }
   }

@@ -104,8 +104,8 @@ inline bool whole_sectors(const Problem& p) {
   return whole(p.batch, p.y_strides[0]) && whole(p.out_channels, p.y_strides[1]) && whole(p.out_h, p.y_strides[2]);
 }
 
-// Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns, but begin
-// anywhere. What a lane has of them is then written in parts of sectors.
+// Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns. (Where they
+// begin at whole sectors, registers are faster.)
 inline bool may_stage(const Config& c, const Problem& p) { return c.phases == p.stride_w && !whole_sectors(p); }
 
 // With strips of so many side by side; `staged`: outputs pass through shared memory. No stages: they have no room.

@@ -9,11 +9,6 @@
 
 namespace convt::implicit_gemm_sm90 {
 
-template <Mode mode>
-constexpr device::WgmmaType wgmma_type = mode == Mode::float16    ? device::WgmmaType::float16
-                                         : mode == Mode::bfloat16 ? device::WgmmaType::bfloat16
-                                                                  : device::WgmmaType::tf32;
-
 template <Mode mode, int Row, Variant variant>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
   constexpr bool general = variant == Variant::general, boxes = variant == Variant::boxes,
@@ -203,9 +198,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
                 const auto a_now = device::with_start(weights, a + a_more + static_cast<uint32_t>(m) * fragment_units);
                 const auto b_now = device::with_start(patches, b_stage + piece_units[i] + b_more);
                 if constexpr (decltype(is_first)::value) {
-                  device::first_wgmma<wgmma_type<mode>, width>(to(m, i), a_now, b_now);
+                  device::first_wgmma<device::wgmma_type<Scalar>, width>(to(m, i), a_now, b_now);
                 } else {
-                  device::wgmma<wgmma_type<mode>, width, major>(to(m, i), a_now, b_now);
+                  device::wgmma<device::wgmma_type<Scalar>, width, major>(to(m, i), a_now, b_now);
                 }
               }
             }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "../../kernels/column/params.h"
 #include "family.h"
@@ -168,14 +169,12 @@ void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<C
               " input pixels for a kernel that reaches this far");
       continue;
     }
-    Candidate best;
+    std::optional<Candidate> best;
     for (int64_t out_channels : choices) {
-      Candidate c = column_candidate(p, device, row, tiling, out_channels);
-      if (best.configuration.empty() || (c.fits() && (!best.fits() || c.estimated_seconds < best.estimated_seconds))) {
-        best = std::move(c);
-      }
+      const Candidate c = column_candidate(p, device, row, tiling, out_channels);
+      best = best ? faster(*best, c) : c;
     }
-    out.push_back(std::move(best));
+    out.push_back(*best);
   }
 }
 

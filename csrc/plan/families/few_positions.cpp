@@ -1,6 +1,7 @@
 // Few input positions: the weights are nearly all of the memory. See csrc/kernels/few_positions.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "../../kernels/few_positions/params.h"
 #include "family.h"
@@ -93,14 +94,12 @@ void few_positions_candidates(const Problem& p, const DeviceInfo& device, std::v
       out.push_back(refuse(Algorithm::few_positions, few_positions::configs[row].name, refusal));
       continue;
     }
-    Candidate best;
+    std::optional<Candidate> best;
     for (const int64_t out_channels : few_positions::channel_choices(p)) {
-      Candidate c = few_positions_candidate(p, device, row, out_channels);
-      if (best.configuration.empty() || (c.fits() && (!best.fits() || c.estimated_seconds < best.estimated_seconds))) {
-        best = std::move(c);
-      }
+      const Candidate c = few_positions_candidate(p, device, row, out_channels);
+      best = best ? faster(*best, c) : c;
     }
-    out.push_back(std::move(best));
+    out.push_back(*best);
   }
 }
 

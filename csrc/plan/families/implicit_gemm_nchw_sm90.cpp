@@ -30,7 +30,7 @@ bool may_copy_x(const Problem& p) {
 }
 
 // Clocks of a multiprocessor for a tile, in the mean over the sets of phases, of so many outputs of a channel.
-// Constants are fitted to two sweeps of 24 layers on an H100.
+// Constants are fitted to sweeps of 117 layers on an H100.
 double clocks_of_tile(const family::Config& config, const Problem& p, const family::Tables& t, const family::Tiling& n,
                       bool staged) {
   const auto number = [](auto v) { return static_cast<double>(v); };
@@ -53,19 +53,17 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
   }
   const double sets = number(t.sets);
   const double main = std::pow(std::pow(std::max(0.86 * products, 1.14 * shared), 4) + std::pow(read / 35.7, 4), 0.25);
-  // Stores: of registers, which touch so many sectors of memory; or of rows, which have passed through shared memory.
-  const int32_t vector = family::vector_of(config, p, nullptr, staged);
+  // Stores: to memory, where each touches so many sectors; or to shared memory, from where rows go as whole lines.
+  const int32_t values = 2 * config.phases, vector = std::min(values, family::vector_of(config, p, nullptr, staged));
   const double there = std::min(1.0, number(p.out_channels_per_group()) / channels);
   const double stores = family::warps * number(config.accumulators()) * there / vector;
-  double store = (staged ? 18 : 7.4) * stores;
-  if (staged) {
-    store += 52 * channels / family::staged_channels * there * rows / family::staged_rows(config);
-  } else {
+  double of_store = 14;
+  if (!staged) {
     const double run = 16 * number(config.phases * element_size(p.dtype));  // of the lanes of a channel, bytes
-    const bool whole = vector == 2 * config.phases && family::whole_sectors(p);
-    store += 0.1 * stores * (config.phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
+    const bool whole = vector == values && family::whole_sectors(p);
+    of_store = 7.4 + 0.1 * (config.phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
   }
-  return 2460 + chunks / sets * (main + 98 * steps) + store;
+  return 2460 + chunks / sets * (main + 98 * steps) + of_store * stores;
 }
 
 // With strips of so many side by side, written from registers or through shared memory; a reason if it cannot be.
