@@ -244,10 +244,15 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
   return count;
 }
 
-// A model of the time of a tiling on an H200, which ranks them: instructions counted from the machine code, and rates
-// fitted to a sweep of cuts. `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.
+// How much longer than on an H200 a device takes for memory, and for instructions.
+struct Slower {
+  double memory = 1, compute = 1;
+};
+
+// A model of the time of a tiling, which ranks them: instructions counted from the machine code, and rates fitted to a
+// sweep of cuts on an H200. `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
-                      const std::array<int64_t, 2>& columns, int64_t chunk_rows) {
+                      const std::array<int64_t, 2>& columns, int64_t chunk_rows, const Slower& on_device) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   // Instructions that an SM issues in a cycle, and cycles of a warp for each of its own.
   constexpr double rate = 4, cycles = 2.66;
@@ -305,7 +310,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double longer = t.staged && c.tiles > 1 ? (strict(p) ? 1.62 : 1.1) : 1;
   const double alone = steps * (282 + cycles * longer * (84 + planes + rounds * unit)) + cycles * loads;
   const double begin = 9510 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
-  const double compute = waves * (begin + steps * waits + std::hypot(present * issued / rate, alone)) / clock;
+  const double compute =
+      waves * (begin + steps * waits + std::hypot(present * issued / rate, alone)) / clock * on_device.compute;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
@@ -328,14 +334,14 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double slower = (narrow ? 3.4 : 1) * (shared_lines || cut_lines ? 1.34 : 1) * (cut_vectors ? 1.09 : 1) *
                         (1 + begun / 219e6) * (1 + places / 42.7e3);
   // Fewer SMs than these do not copy at the full rate.
-  const double memory = (x + y * slower) / 4.38e12 / std::min(1.0, blocks / (0.8 * multiprocessors));
+  const double memory = (x + y * slower) / 4.38e12 * on_device.memory / std::min(1.0, blocks / (0.8 * multiprocessors));
   const double more = std::max(memory, compute), less = std::min(memory, compute);
   return more * (1 + 0.226 * std::pow(less / more, 5)) + 6e-6;
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
 // there is none.
-inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes) {
+inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_bytes, const Slower& on_device) {
   const int64_t pixels = 16 * pixel_tiles(c, p), cout = p.out_channels_per_group();
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   const int64_t batches = ceil_div<int64_t>(p.stride_w, most_residues);
@@ -382,7 +388,7 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
             int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
             rows = round_up(rows, t.rows);
-            const double time = seconds(t, c, p, h, columns, rows);
+            const double time = seconds(t, c, p, h, columns, rows, on_device);
             if (!found || time < best_seconds) {
               found = true, best = t, best_seconds = time;
               best.chunk_rows = static_cast<int32_t>(rows);

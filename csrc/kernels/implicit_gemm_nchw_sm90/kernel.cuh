@@ -369,17 +369,17 @@ struct StagedWriter {
         unsigned char* const row = line < lines ? row_of_line(line) : nullptr;
         if (row == nullptr) continue;
         write_vector<Unit>(row, buffer + static_cast<uint32_t>(line * pitch),
-                           (n - (line << log_vectors)) * vector_bytes, valid);
+                           (n - (line << log_vectors)) * vector_bytes, line_bytes, valid);
       }
-      if constexpr (Unit * element < vector_bytes) {
+      if constexpr (ends_apart<Unit>) {
         constexpr int units = vector_bytes / (Unit * element);
 #pragma unroll 1
         for (int32_t n = thread; n < lines * units; n += consumers) {
           const int32_t line = n / units;
           unsigned char* const row = row_of_line(line);
-          if (row == nullptr) continue;
-          write_end<Unit>(row, buffer + static_cast<uint32_t>(line * pitch), n % units * (Unit * element), line_bytes,
-                          valid);
+          if (row == nullptr || shift_of_row<Unit>(row) == 0) continue;
+          write_unit<Unit>(row, buffer + static_cast<uint32_t>(line * pitch), n % units * (Unit * element), line_bytes,
+                           valid);
         }
       }
     }
@@ -426,30 +426,33 @@ struct StagedWriter {
     return static_cast<int32_t>(shift_of<Unit>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row))));
   }
 
-  // A vector of a line, so many bytes from the multiple of 16 bytes before its row, if the row has all of it; or what
-  // there is of it at the end of y.
+  // Whether what vectors leave of rows is written by as many threads as there are units of it. (A few, the thread of
+  // the row's first vector writes faster.)
   template <int Unit>
-  CONVT_DEVICE static void write_vector(unsigned char* row, device::SharedAddress line, int32_t from, int32_t valid) {
+  static constexpr bool ends_apart = vector_bytes / (Unit * element) > 4;
+
+  // A vector of a line, so many bytes from the multiple of 16 bytes before its row. The first one is the row's first
+  // outputs, and its last ones, too: 16 bytes together.
+  template <int Unit>
+  CONVT_DEVICE static void write_vector(unsigned char* row, device::SharedAddress line, int32_t from,
+                                        int32_t line_bytes, int32_t valid) {
     const int32_t first = from - shift_of_row<Unit>(row);
-    if (first < 0) return;
-    if (first + vector_bytes <= valid) {
+    if (first >= 0 && first + vector_bytes <= valid) {
       const uint4 v = device::load_shared_16(line + static_cast<uint32_t>(from));
       device::store_global_16(row + first, v.x, v.y, v.z, v.w);
-    } else {
-#pragma unroll 1
-      for (int32_t at = 0; at < vector_bytes && first + at < valid; at += Unit * element) {
-        copy<Unit * element>(row + first + at, line + static_cast<uint32_t>(from + at));
-      }
+    } else if (first >= 0 || !ends_apart<Unit>) {
+#pragma unroll(ends_apart<Unit> ? 1 : vector_bytes)
+      for (int at = 0; at < vector_bytes; at += Unit * element)
+        write_unit<Unit>(row, line, from + at, line_bytes, valid);
     }
   }
 
-  // A part of what vectors leave of a line: its first outputs and its last ones, 16 bytes together.
   template <int Unit>
-  CONVT_DEVICE static void write_end(unsigned char* row, device::SharedAddress line, int32_t at, int32_t line_bytes,
-                                     int32_t valid) {
+  CONVT_DEVICE static void write_unit(unsigned char* row, device::SharedAddress line, int32_t at, int32_t line_bytes,
+                                      int32_t valid) {
     const int32_t shift = shift_of_row<Unit>(row);
     if (at < shift) at += line_bytes;
-    if (shift != 0 && at - shift < valid) copy<Unit * element>(row + (at - shift), line + static_cast<uint32_t>(at));
+    if (at - shift < valid) copy<Unit * element>(row + (at - shift), line + static_cast<uint32_t>(at));
   }
 
   template <int Bytes>
