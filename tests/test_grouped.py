@@ -87,6 +87,28 @@ def test_refusals_say_why():
     assert {c.refusal for c in candidates(takes, device="t4")} == {"needs tensor cores of sm_80"}
 
 
+def test_the_model_scales_memory_and_instructions_apart():
+    """An H100 has the instructions of an H200, and less bandwidth."""
+
+    def seconds(p, device):
+        return min(c.modelled_seconds for c in candidates(p, dtype=torch.float16, device=device) if c.fits)
+
+    # Five taps of 56 channels for an output; and two or none of 32.
+    taps = Problem(1, 56, 1, (128, 128), (9, 9), (4, 4), (4, 4), (3, 3))
+    assert seconds(taps, "h100") < 1.02 * seconds(taps, "h200")
+    outputs = LAYERS["kb81"]
+    assert 1.2 < seconds(outputs, "h100") / seconds(outputs, "h200") < 4.8 / 3.35 + 0.01
+
+
+def test_weights_beyond_the_model_are_a_last_resort():
+    fewer, more = (Problem(4, 64, 64, (64, 64), (k, k), (8, 8), (2, 2)) for k in (8, 12))
+    of_weights = [
+        {c.reservation for c in candidates(p, dtype=torch.float16) if c.configuration == "mma_n8"} for p in (fewer, more)
+    ]
+    assert of_weights[0] == {""}
+    assert "has a model for at most 98304 bytes of a block's weights, not 147456" in of_weights[1]
+
+
 # GPU
 
 

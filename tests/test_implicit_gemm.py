@@ -153,8 +153,23 @@ def test_which_weights_are_read_in_place(weights, precision):
     if precision == "tf32" and in_place:
         # The warps that transpose them else bring x.
         assert all(tile.channels_last for tile in tiles if tile.weights_in_place)
+    elif in_place and precision != "ieee" and p.in_channels // p.groups <= 32:
+        # Of few channels, where that is expected to be faster.
+        assert True in {tile.weights_in_place for tile in tiles}
     else:
         assert {tile.weights_in_place for tile in tiles} == {in_place and precision != "ieee"}
+
+
+@pytest.mark.parametrize("channels, packed", ((32, True), (64, False)))
+@pytest.mark.parametrize("precision", ("float16", "bfloat16"), indirect=True)
+def test_weights_that_fill_half_of_a_chunk_are_packed_for_many_positions(channels, packed, precision):
+    p = Problem(8, channels, 64, (512, 1024), (3, 7), (1, 1), (1, 3))
+    x, w = (torch.empty(shape, dtype=dtype_of(precision), device="meta") for shape in (p.x_shape, p.w_shape))
+    x, w = (t.to(memory_format=torch.channels_last) for t in (x, w))
+    for device in ("h100", "h200"):
+        plan = convt.explain(x, w, device=device, **p.arguments)
+        tiles = {c.plan.tile.weights_in_place for c in candidates(plan, "implicit_gemm_sm90").values() if c.fits}
+        assert tiles == {not packed}, device
 
 
 # Many weights for them: reading these in place pays in TF32, too.
