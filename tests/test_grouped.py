@@ -103,7 +103,8 @@ def test_the_model_scales_memory_and_instructions_apart():
 def test_weights_beyond_the_model_are_a_last_resort():
     fewer, more = (Problem(4, 64, 64, (64, 64), (k, k), (8, 8), (2, 2)) for k in (8, 12))
     of_weights = [
-        {c.reservation for c in candidates(p, dtype=torch.float16) if c.configuration == "mma_n8"} for p in (fewer, more)
+        {c.reservation for c in candidates(p, dtype=torch.float16) if c.configuration == "mma_n8"}
+        for p in (fewer, more)
     ]
     assert of_weights[0] == {""}
     assert "has a model for at most 98304 bytes of a block's weights, not 147456" in of_weights[1]
