@@ -154,8 +154,8 @@ def test_which_weights_are_read_in_place(weights, precision):
         # The warps that transpose them else bring x.
         assert all(tile.channels_last for tile in tiles if tile.weights_in_place)
     elif in_place and precision != "ieee" and p.in_channels // p.groups <= 32:
-        # Of few channels, where that is expected to be faster.
-        assert True in {tile.weights_in_place for tile in tiles}
+        # Of few channels, where that is expected to be faster: with some configurations.
+        assert {tile.weights_in_place for tile in tiles} == {True, False}
     else:
         assert {tile.weights_in_place for tile in tiles} == {in_place and precision != "ieee"}
 
@@ -164,8 +164,8 @@ def test_which_weights_are_read_in_place(weights, precision):
 @pytest.mark.parametrize("precision", ("float16", "bfloat16"), indirect=True)
 def test_weights_that_fill_half_of_a_chunk_are_packed_for_many_positions(channels, packed, precision):
     p = Problem(8, channels, 64, (512, 1024), (3, 7), (1, 1), (1, 3))
-    x, w = (torch.empty(shape, dtype=dtype_of(precision), device="meta") for shape in (p.x_shape, p.w_shape))
-    x, w = (t.to(memory_format=torch.channels_last) for t in (x, w))
+    shapes = p.x_shape, p.w_shape
+    x, w = (lay_out(torch.empty(s, dtype=dtype_of(precision), device="meta"), "channels_last") for s in shapes)
     for device in ("h100", "h200"):
         plan = convt.explain(x, w, device=device, **p.arguments)
         tiles = {c.plan.tile.weights_in_place for c in candidates(plan, "implicit_gemm_sm90").values() if c.fits}

@@ -323,7 +323,7 @@ struct StagedWriter {
     Scalar* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
                       (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.y_channel_stride +
                       tile.row * row_step + static_cast<int64_t>(row_phase) * p.y_row_stride + column;
-    const int32_t valid = smaller(columns * element, line_bytes);
+    const int32_t valid = smaller(columns, line_bytes / element) * element;  // a row may have 2^31 bytes
     const auto channel_bytes = static_cast<uint32_t>(p.y_channel_stride) * element,
                row_bytes = static_cast<uint32_t>(row_step) * element;
     const uint32_t lane_begins = address_of(y) + static_cast<uint32_t>(w.lane % 4 * 2) * channel_bytes +
@@ -388,7 +388,7 @@ struct StagedWriter {
  private:
   static constexpr int vector_bytes = 16;
 
-  CONVT_DEVICE static uint32_t address_of(const Scalar* y) {
+  CONVT_DEVICE static uint32_t address_of(const void* y) {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y));
   }
   template <int Unit>
@@ -423,7 +423,7 @@ struct StagedWriter {
 
   template <int Unit>
   CONVT_DEVICE static int32_t shift_of_row(const unsigned char* row) {
-    return static_cast<int32_t>(shift_of<Unit>(static_cast<uint32_t>(reinterpret_cast<uintptr_t>(row))));
+    return static_cast<int32_t>(shift_of<Unit>(address_of(row)));
   }
 
   // Whether what vectors leave of rows is written by as many threads as there are units of it. (A few, the thread of
