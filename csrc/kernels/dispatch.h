@@ -1,7 +1,9 @@
-// From a problem's element type to a template's.
+// From what a problem or a plan says to a template's arguments.
 #pragma once
 
 #include <cuda_runtime_api.h>
+
+#include <utility>
 
 #include "../plan/problem.h"
 #include "scalar.h"
@@ -22,6 +24,19 @@ cudaError_t dispatch(const Problem& problem, const Launch& launch) {
     default:
       return cudaErrorInvalidValue;
   }
+}
+
+// launch.operator()<Row>(), where Row is the row of a table of `count` configurations that a plan names.
+template <int count, class Launch>
+cudaError_t dispatch_row(int row, const Launch& launch) {
+  cudaError_t error = cudaErrorInvalidConfiguration;
+  const auto of_row = [&]<int Row>() {
+    if (row == Row) error = launch.template operator()<Row>();
+  };
+  [&]<int... rows>(std::integer_sequence<int, rows...>) {
+    (of_row.template operator()<rows>(), ...);
+  }(std::make_integer_sequence<int, count>());
+  return error;
 }
 
 }  // namespace convt

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../plan/plan.h"
+#include "../dispatch.h"
 #include "kernel.cuh"
 
 namespace convt::direct {
@@ -11,8 +12,8 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 #if defined(CONVT_DIRECT_INSTANTIATE)
 
-template <int Row, class Scalar, class Index>
-void launch_row(const Plan& plan, const Params<Index>& params, cudaStream_t stream) {
+template <class Scalar, class Index, int Row>
+cudaError_t launch_configuration(const Plan& plan, const Params<Index>& params, cudaStream_t stream) {
   constexpr Config config = configs[Row];
   const dim3 grid(static_cast<unsigned>(plan.grid));
   if constexpr (config.operation == Operation::forward) {
@@ -22,17 +23,13 @@ void launch_row(const Plan& plan, const Params<Index>& params, cudaStream_t stre
   } else {
     weight_kernel<Scalar, Index, config.block, config.threads_per_result><<<grid, config.block, 0, stream>>>(params);
   }
+  return cudaGetLastError();
 }
 
-template <class Scalar, class Index, int Row = 0>
+template <class Scalar, class Index>
 cudaError_t launch_indexed(const Plan& plan, const Params<Index>& params, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
-    return cudaErrorInvalidConfiguration;
-  } else {
-    if (plan.configuration != Row) return launch_indexed<Scalar, Index, Row + 1>(plan, params, stream);
-    launch_row<Row, Scalar>(plan, params, stream);
-    return cudaGetLastError();
-  }
+  return dispatch_row<config_count>(
+      plan.configuration, [&]<int Row>() { return launch_configuration<Scalar, Index, Row>(plan, params, stream); });
 }
 
 template <class Scalar>

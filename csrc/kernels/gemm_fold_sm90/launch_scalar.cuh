@@ -15,6 +15,7 @@ cudaError_t launch_scalar(const Plan& plan, const Launch& launch, cudaStream_t s
 
 #if defined(CONVT_GEMM_FOLD_SM90_INSTANTIATE)
 
+#include "../dispatch.h"
 #include "../early_launch.h"
 #include "kernel.cuh"
 
@@ -27,19 +28,10 @@ cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStr
                        threads, plan.shared_bytes, stream, launch.params.copies_x);
 }
 
-template <class Scalar, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
-    return cudaErrorInvalidConfiguration;
-  } else {
-    return plan.configuration == Row ? launch_configuration<Scalar, Row>(plan, launch, stream)
-                                     : launch_row<Scalar, Row + 1>(plan, launch, stream);
-  }
-}
-
 template <class Scalar>
 cudaError_t launch_scalar(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  return launch_row<Scalar>(plan, launch, stream);
+  return dispatch_row<config_count>(plan.configuration,
+                                    [&]<int Row>() { return launch_configuration<Scalar, Row>(plan, launch, stream); });
 }
 
 }  // namespace convt::gemm_fold_sm90

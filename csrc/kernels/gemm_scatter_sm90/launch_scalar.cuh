@@ -15,6 +15,7 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch
 
 #if defined(CONVT_GEMM_SCATTER_SM90_INSTANTIATE)
 
+#include "../dispatch.h"
 #include "../early_launch.h"
 #include "align.cuh"
 #include "kernel.cuh"
@@ -28,17 +29,6 @@ cudaError_t launch_layout(const Plan& plan, const Launch& launch, cudaStream_t s
                        static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
 }
 
-template <class Scalar, int Row = 0>
-cudaError_t launch_row(const Plan& plan, bool channels_last, const Launch& launch, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
-    return cudaErrorInvalidConfiguration;
-  } else {
-    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, channels_last, launch, stream);
-    return channels_last ? launch_layout<Scalar, Row, true>(plan, launch, stream)
-                         : launch_layout<Scalar, Row, false>(plan, launch, stream);
-  }
-}
-
 template <class Scalar>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch& launch, cudaStream_t stream) {
   if (launch.params.copies_x) {
@@ -46,7 +36,10 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
-  return launch_row<Scalar>(plan, is_channels_last(problem), launch, stream);
+  return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
+    return is_channels_last(problem) ? launch_layout<Scalar, Row, true>(plan, launch, stream)
+                                     : launch_layout<Scalar, Row, false>(plan, launch, stream);
+  });
 }
 
 }  // namespace convt::gemm_scatter_sm90

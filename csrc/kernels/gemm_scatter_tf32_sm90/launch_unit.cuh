@@ -15,6 +15,7 @@ cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #if defined(CONVT_GEMM_SCATTER_TF32_SM90_INSTANTIATE)
 
+#include "../dispatch.h"
 #include "../early_launch.h"
 #include "kernel.cuh"
 
@@ -27,20 +28,13 @@ cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStr
                        static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream);
 }
 
-template <bool channels_last, int Unit, int Neighbours, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
-    return cudaErrorInvalidConfiguration;
-  } else {
-    return plan.configuration == Row ? launch_configuration<channels_last, Unit, Neighbours, Row>(plan, launch, stream)
-                                     : launch_row<channels_last, Unit, Neighbours, Row + 1>(plan, launch, stream);
-  }
-}
-
 template <bool channels_last, int Unit>
 cudaError_t launch_unit(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if (launch.neighbours == 4 / Unit) return launch_row<channels_last, Unit, 4 / Unit>(plan, launch, stream);
-  return launch_row<channels_last, Unit, 1>(plan, launch, stream);
+  return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
+    return launch.neighbours == 4 / Unit
+               ? launch_configuration<channels_last, Unit, 4 / Unit, Row>(plan, launch, stream)
+               : launch_configuration<channels_last, Unit, 1, Row>(plan, launch, stream);
+  });
 }
 
 }  // namespace convt::gemm_scatter_tf32_sm90

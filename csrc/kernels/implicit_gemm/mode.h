@@ -16,6 +16,21 @@ constexpr Mode mode_of(const Problem& p) {
   return p.precision == Precision::tf32 ? Mode::tf32 : Mode::ieee;
 }
 
+// launch.operator()<mode>() of a problem's mode.
+template <class Launch>
+auto dispatch_mode(const Problem& p, const Launch& launch) {
+  switch (mode_of(p)) {
+    case Mode::tf32:
+      return launch.template operator()<Mode::tf32>();
+    case Mode::ieee:
+      return launch.template operator()<Mode::ieee>();
+    case Mode::float16:
+      return launch.template operator()<Mode::float16>();
+    default:
+      return launch.template operator()<Mode::bfloat16>();
+  }
+}
+
 // 32-bit words of a patch hold one or two channels; 8 words a fragment.
 constexpr int32_t channels_of_fragment(Mode m) { return m == Mode::tf32 || m == Mode::ieee ? 8 : 16; }
 

@@ -14,6 +14,7 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #if defined(CONVT_IMPLICIT_GEMM_NCHW_SM90_INSTANTIATE)
 
+#include "../dispatch.h"
 #include "../early_launch.h"
 #include "kernel.cuh"
 #include "prepare.cuh"
@@ -27,23 +28,14 @@ cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStr
                        static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream);
 }
 
-template <Mode mode, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
-    return cudaErrorInvalidConfiguration;
-  } else {
-    return plan.configuration == Row ? launch_configuration<mode, Row>(plan, launch, stream)
-                                     : launch_row<mode, Row + 1>(plan, launch, stream);
-  }
-}
-
 template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   prepare_kernel<typename Traits<mode>::Scalar>
       <<<static_cast<unsigned>(launch.prepare_grid), prepare_threads, 0, stream>>>(launch.prepare);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
-  return launch_row<mode>(plan, launch, stream);
+  return dispatch_row<config_count>(plan.configuration,
+                                    [&]<int Row>() { return launch_configuration<mode, Row>(plan, launch, stream); });
 }
 
 }  // namespace convt::implicit_gemm_nchw_sm90

@@ -6,6 +6,7 @@
 #include "params.h"
 
 #if defined(CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE)
+#include "../dispatch.h"
 #include "../implicit_gemm/launch.cuh"
 #include "kernel.cuh"
 #endif
@@ -17,20 +18,14 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #if defined(CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE)
 
-template <Mode mode, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
+template <Mode mode, int Row>
+cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
+  if constexpr (!fits_registers(configs[Row], mode)) {
     return cudaErrorInvalidConfiguration;
   } else {
-    if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
-    if constexpr (!fits_registers(configs[Row], mode)) {
-      return cudaErrorInvalidConfiguration;
-    } else {
-      const auto kernel = implicit_gemm_kernel<mode, Row>;
-      static Prepared prepared;
-      return launch_kernel(prepared, kernel, launch.params, launch.grid, configs[Row].threads(), launch.shared_bytes,
-                           stream);
-    }
+    static Prepared prepared;
+    return launch_kernel(prepared, implicit_gemm_kernel<mode, Row>, launch.params, launch.grid, configs[Row].threads(),
+                         launch.shared_bytes, stream);
   }
 }
 
@@ -38,7 +33,8 @@ template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream);
   if (error != cudaSuccess) return error;
-  return launch_row<mode>(plan, launch, stream);
+  return dispatch_row<config_count>(plan.configuration,
+                                    [&]<int Row>() { return launch_configuration<mode, Row>(launch, stream); });
 }
 
 #endif

@@ -6,6 +6,7 @@
 #include "params.h"
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
+#include "../dispatch.h"
 #include "../implicit_gemm/launch.cuh"
 #include "channels_last.cuh"
 #include "kernel.cuh"
@@ -25,19 +26,14 @@ cudaError_t launch_variant(const Launch& launch, cudaStream_t stream) {
                        launch.shared_bytes, stream, packs(launch) || launch.params.channels_last);
 }
 
-template <Mode mode, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
-    return cudaErrorInvalidConfiguration;
+template <Mode mode, int Row>
+cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
+  if constexpr (has_mode(configs[Row], mode)) {
+    return with_variant<mode, Row>(variant_of(launch.params, configs[Row], mode), [&](auto variant) {
+      return launch_variant<mode, Row, decltype(variant)::value>(launch, stream);
+    });
   } else {
-    if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, launch, stream);
-    if constexpr (has_mode(configs[Row], mode)) {
-      return with_variant<mode, Row>(variant_of(launch.params, configs[Row], mode), [&](auto variant) {
-        return launch_variant<mode, Row, decltype(variant)::value>(launch, stream);
-      });
-    } else {
-      return cudaErrorInvalidConfiguration;
-    }
+    return cudaErrorInvalidConfiguration;
   }
 }
 
@@ -54,7 +50,8 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
     const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
     if (error != cudaSuccess) return error;
   }
-  return launch_row<mode>(plan, launch, stream);
+  return dispatch_row<config_count>(plan.configuration,
+                                    [&]<int Row>() { return launch_configuration<mode, Row>(launch, stream); });
 }
 
 #endif

@@ -15,20 +15,19 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 
 #if defined(CONVT_LARGE_STRIDE_INSTANTIATE)
 
+#include "../dispatch.h"
 #include "../prepared.h"
 #include "kernel.cuh"
 #include "tile.cuh"
 
 namespace convt::large_stride {
 
-template <class Scalar, bool Strict, int Row = 0>
-cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  if constexpr (Row == config_count) {
+template <class Scalar, bool Strict, int Row>
+cudaError_t launch_configuration(const Plan& plan, const Problem& problem, const Operands& operands,
+                                 cudaStream_t stream) {
+  if constexpr (!compiled(configs[Row], Strict)) {
     return cudaErrorInvalidConfiguration;
-  } else if constexpr (!compiled(configs[Row], Strict)) {
-    return launch_row<Scalar, Strict, Row + 1>(plan, problem, operands, stream);
   } else {
-    if (plan.configuration != Row) return launch_row<Scalar, Strict, Row + 1>(plan, problem, operands, stream);
     constexpr Config config = configs[Row];
     const auto grid = static_cast<unsigned>(plan.grid);
     static Prepared prepared;
@@ -62,7 +61,9 @@ cudaError_t launch_row(const Plan& plan, const Problem& problem, const Operands&
 
 template <class Scalar, bool Strict>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  return launch_row<Scalar, Strict>(plan, problem, operands, stream);
+  return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
+    return launch_configuration<Scalar, Strict, Row>(plan, problem, operands, stream);
+  });
 }
 
 }  // namespace convt::large_stride
