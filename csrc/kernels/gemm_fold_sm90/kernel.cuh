@@ -39,7 +39,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
   constexpr int stages = stages_of(config), segments = config.columns / side;
   if (!device::elect()) return;
   if (p.copies_x) device::wait_for_previous_kernel();
-  uint32_t stage = 0, parity = 1;
+  device::Ring ring = device::Ring::of_producer();
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = Tile::of(p, number);
@@ -57,10 +57,11 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
     const int32_t output = begin_of<Scalar>(p, tile.channel);
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
-      device::mbarrier_wait(shared.empty(stage), parity);
-      const device::SharedAddress full = shared.full(stage);
+      device::mbarrier_wait(shared.empty(ring.stage), ring.parity);
+      const device::SharedAddress full = shared.full(ring.stage);
       device::mbarrier_arrive_expect(full, stage_bytes(config));
-      const device::SharedAddress w = shared.start + stage * stage_bytes(config), x = w + config.blocks * block_bytes;
+      const device::SharedAddress w = shared.start + ring.stage * stage_bytes(config),
+                                  x = w + config.blocks * block_bytes;
       const int32_t channel = chunk * side;
 #pragma unroll
       for (int s = 0; s < segments; ++s) {
@@ -72,7 +73,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
         const int32_t at[] = {output + m * side, channel, tile.group, 0, 0};
         device::box_load(w + m * bytes, p.w_map, at, full);
       }
-      if (++stage == stages) stage = 0, parity ^= 1;
+      ring.advance(stages);
     }
   }
 }

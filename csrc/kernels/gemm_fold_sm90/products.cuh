@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../device.h"
+#include "../ring.h"
 #include "../taps.h"
 #include "params.h"
 
@@ -84,12 +85,13 @@ struct Products {
     const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
     const device::MatrixDescriptor b_of_stages =
         device::matrix_descriptor(shared.start + blocks * block_bytes, of_8_rows, block_bytes);
-    uint32_t stage = before % stages, parity = before / stages & 1, used = stages;
+    device::Ring ring = device::Ring::after(before, stages);
+    int32_t used = stages;
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-      device::mbarrier_wait(shared.full(stage), parity);
+      device::mbarrier_wait(shared.full(ring.stage), ring.parity);
       device::wgmma_fence();
-      const uint32_t at = stage * (stage_bytes(config) / 16);
+      const uint32_t at = ring.stage * (stage_bytes(config) / 16);
 #pragma unroll
       for (int k = 0; k < side / k_of_product; ++k) {
 #pragma unroll
@@ -103,8 +105,8 @@ struct Products {
       device::wgmma_commit();
       device::wgmma_wait<1>();
       if (used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
-      used = stage;
-      if (++stage == stages) stage = 0, parity ^= 1;
+      used = ring.stage;
+      ring.advance(stages);
     }
     issued();
     device::wgmma_wait<0>();
@@ -166,7 +168,8 @@ struct Products<float, Row> {
   template <class F>
   CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
     constexpr uint32_t of_product = 8 * row_bytes;
-    uint32_t stage = before % stages, parity = before / stages & 1, full = 0;
+    device::Ring ring = device::Ring::after(before, stages);
+    uint32_t full = 0;
     device::SharedAddress a_offset[quads][2], b_offset[quads][2];
 #pragma unroll
     for (int q = 0; q < quads; ++q) {
@@ -179,13 +182,13 @@ struct Products<float, Row> {
     }
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-      device::mbarrier_wait_unless(full, shared.full(stage), parity);
-      const device::SharedAddress start = shared.start + stage * stage_bytes(config);
-      const uint32_t next = stage + 1 == stages ? 0 : stage + 1,
-                     next_parity = parity ^ static_cast<uint32_t>(next == 0);
+      device::mbarrier_wait_unless(full, shared.full(ring.stage), ring.parity);
+      const device::SharedAddress start = shared.start + ring.stage * stage_bytes(config);
+      device::Ring next = ring;
+      next.advance(stages);
       // Asked for before the products, since the answer takes long. The stage after a tile's last one may be a turn
       // ahead.
-      full = chunk + 1 < chunks ? device::mbarrier_test(shared.full(next), next_parity) : 0;
+      full = chunk + 1 < chunks ? device::mbarrier_test(shared.full(next.stage), next.parity) : 0;
 #pragma unroll
       for (int k = 0; k < side / 8; ++k) {
         uint32_t a[m_tiles][4], b[n_tiles][2];
@@ -212,8 +215,8 @@ struct Products<float, Row> {
         }
       }
       __syncwarp();
-      device::mbarrier_arrive_if(shared.empty(stage), lane == 0);
-      stage = next, parity = next_parity;
+      device::mbarrier_arrive_if(shared.empty(ring.stage), lane == 0);
+      ring = next;
     }
     issued();
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../device.h"
+#include "../ring.h"
 #include "config.h"
 
 namespace convt::gemm_scatter {

@@ -78,17 +78,17 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   using Of = Blocks<Row, channels_last>;
   if (!device::elect()) return;
   if (p.copies_x) device::wait_for_previous_kernel();
-  uint32_t stage = 0, parity = 1;
+  device::Ring ring = device::Ring::of_producer();
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = tile_of<Row, channels_last>(p, number);
     const Segments<channels_last, Of::segments, block_side> segments(p, tile);
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
-      device::mbarrier_wait(shared.empty(stage), parity);
-      const device::SharedAddress full = shared.full(stage);
+      device::mbarrier_wait(shared.empty(ring.stage), ring.parity);
+      const device::SharedAddress full = shared.full(ring.stage);
       device::mbarrier_arrive_expect(full, stage_bytes(config));
-      device::SharedAddress a = shared.stages + stage * stage_bytes(config), b = a + config.rows * row_bytes;
+      device::SharedAddress a = shared.stages + ring.stage * stage_bytes(config), b = a + config.rows * row_bytes;
       const device::SharedAddress w = channels_last ? b : a, x = channels_last ? a : b;
       const int32_t channel = chunk * block_side;
       segments.load(p, x, channel, tile.group, full);
@@ -97,7 +97,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         const int32_t at[] = {tile.output + m * block_side, channel, tile.group, 0, 0};
         device::box_load(w + m * block_bytes, p.w_map, at, full);
       }
-      if (++stage == stages) stage = 0, parity ^= 1;
+      ring.advance(stages);
     }
   }
 }
@@ -412,12 +412,13 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
     if (config.alternate) shared.wait_for_turn(group, turn);
     ++turn;
-    uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
+    device::Ring ring = device::Ring::after(chunks_before, stages);
+    int32_t used = stages;
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
-      device::mbarrier_wait(shared.full(stage), parity);
+      device::mbarrier_wait(shared.full(ring.stage), ring.parity);
       device::wgmma_fence();
-      const uint32_t at = stage * (stage_bytes(config) / 16);
+      const uint32_t at = ring.stage * (stage_bytes(config) / 16);
 #pragma unroll
       for (int k = 0; k < block_side / k_of_product; ++k) {
 #pragma unroll
@@ -432,8 +433,8 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       device::wgmma_commit();
       device::wgmma_wait<1>();
       if (used != stages) device::mbarrier_arrive_if(shared.empty(used), lane == 0);
-      used = stage;
-      if (++stage == stages) stage = 0, parity ^= 1;
+      used = ring.stage;
+      ring.advance(stages);
     }
     if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
     device::wgmma_wait<0>();

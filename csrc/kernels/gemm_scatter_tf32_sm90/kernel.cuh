@@ -23,7 +23,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   constexpr int stages = stages_of(config), blocks = config.columns / block_columns;
   if (!device::elect()) return;
   device::wait_for_previous_kernel();
-  uint32_t stage = 0, parity = 1;
+  device::Ring ring = device::Ring::of_producer();
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = tile_of<Row>(p, number);
@@ -32,8 +32,8 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         p.w + (static_cast<int64_t>(tile.group) * p.blocks + tile.output / block_columns) * p.chunks * block_bytes;
 #pragma unroll 1
     for (int32_t c = 0; c < p.chunks; ++c, w += block_bytes) {
-      device::mbarrier_wait(shared.empty(stage), parity);
-      const device::SharedAddress full = shared.full(stage), x = shared.stages + stage * stage_bytes(config);
+      device::mbarrier_wait(shared.empty(ring.stage), ring.parity);
+      const device::SharedAddress full = shared.full(ring.stage), x = shared.stages + ring.stage * stage_bytes(config);
       device::mbarrier_arrive_expect(full, stage_bytes(config));
       segments.load(p, x, c * chunk, tile.group, full);
 #pragma unroll
@@ -41,7 +41,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         device::bulk_load(x + weights_at(config) + b * block_bytes,
                           w + static_cast<int64_t>(b) * p.chunks * block_bytes, block_bytes, full);
       }
-      if (++stage == stages) stage = 0, parity ^= 1;
+      ring.advance(stages);
     }
   }
 }
@@ -258,14 +258,15 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
     if (config.alternate) shared.wait_for_turn(group, turn);
     ++turn;
-    uint32_t stage = chunks_before % stages, parity = chunks_before / stages & 1, used = stages;
+    device::Ring ring = device::Ring::after(chunks_before, stages);
+    int32_t used = stages;
     // Products read registers until they are done: those of one half of a chunk do while the others are loaded.
     uint32_t a[halves][products][group_blocks][4];
 #pragma unroll 1
     for (int32_t c = 0; c < p.chunks; ++c) {
-      device::mbarrier_wait(shared.full(stage), parity);
-      const device::SharedAddress x = x_of_stages + stage * stage_bytes(config);
-      const device::SharedAddress w = device::start_of(w_of_stages) + stage * (stage_bytes(config) / 16);
+      device::mbarrier_wait(shared.full(ring.stage), ring.parity);
+      const device::SharedAddress x = x_of_stages + ring.stage * stage_bytes(config);
+      const device::SharedAddress w = device::start_of(w_of_stages) + ring.stage * (stage_bytes(config) / 16);
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
 #pragma unroll
@@ -292,8 +293,8 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         device::wgmma_wait<1>();
         if (half == 0 && used != stages) give_back<channels_last>(shared.empty(used), lane);
       }
-      used = stage;
-      if (++stage == stages) stage = 0, parity ^= 1;
+      used = ring.stage;
+      ring.advance(stages);
     }
     if (config.alternate) device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
     float* to[4];

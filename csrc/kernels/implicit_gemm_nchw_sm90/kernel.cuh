@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../implicit_gemm/epilogue.cuh"
+#include "../ring.h"
 #include "params.h"
 
 namespace convt::implicit_gemm_nchw_sm90 {
@@ -21,15 +22,6 @@ struct Shared {
   }
   CONVT_DEVICE device::SharedAddress weights_empty(uint32_t s) const {
     return barriers + 8 * (2 * most_patch_stages + most_weight_stages + s);
-  }
-};
-
-// A stage of a ring, and the parity of its turn.
-struct Ring {
-  uint32_t stage = 0, parity = 0;
-
-  CONVT_DEVICE void next(int32_t stages) {
-    if (++stage == static_cast<uint32_t>(stages)) stage = 0, parity ^= 1;
   }
 };
 
@@ -57,7 +49,7 @@ template <class Scalar>
 struct Patches {
   int32_t number, chunk = 0;  // of the next one
   int32_t at[tensor_map_rank];
-  Ring ring{0, 1};
+  device::Ring ring = device::Ring::of_producer();
 
   CONVT_DEVICE explicit Patches(const Params& p) : number(static_cast<int32_t>(blockIdx.x)) { find(p); }
   CONVT_DEVICE bool done(const Params& p) const { return number >= p.tiles; }
@@ -66,7 +58,7 @@ struct Patches {
     const device::SharedAddress full = shared.patch_full(ring.stage);
     device::mbarrier_arrive_expect(full, static_cast<uint32_t>(p.patch_bytes));
     device::box_load(shared.patches + ring.stage * static_cast<uint32_t>(p.patch_bytes), p.x_map, at, full);
-    ring.next(p.patch_stages);
+    ring.advance(p.patch_stages);
     at[2] += chunk_bytes / static_cast<int32_t>(sizeof(Scalar));
     if (++chunk == p.chunks) {
       number += static_cast<int32_t>(gridDim.x), chunk = 0;
@@ -96,7 +88,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   device::wait_for_previous_kernel();
   if (p.copies_x && !patches.done(p)) patches.copy(p, shared);
   int32_t ahead = 1;  // patches that have been copied, from that of the next step on
-  Ring ring{0, 1};
+  device::Ring ring = device::Ring::of_producer();
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = Tile::of(p, number);
@@ -121,7 +113,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         device::bulk_load(shared.weights + ring.stage * static_cast<uint32_t>(p.weight_bytes), w, bytes,
                           shared.weights_full(ring.stage));
         w += bytes;
-        ring.next(p.weight_stages);
+        ring.advance(p.weight_stages);
         // Nobody waits here for room: weights are wanted before the next patch.
         if (!patches.done(p) &&
             device::mbarrier_test(shared.patch_empty(patches.ring.stage), patches.ring.parity) != 0) {
@@ -485,7 +477,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       static_cast<uint32_t>((w.strip * strip_columns + w.lane / 4 * 2) * static_cast<int>(sizeof(Scalar))) +
       static_cast<uint32_t>(w.lane % 4 * (sizeof(Scalar) == 4 ? 1 : 2)) * channel_bytes;
   const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
-  Ring patch, weights;
+  device::Ring patch, weights;
   StagedWriter<mode, Row> staged{shared.staged};
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
@@ -541,14 +533,14 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
             multiply<mode, Row, 3>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
           }
           device::mbarrier_arrive_if(shared.weights_empty(weights.stage), w.lane == 0);
-          weights.next(p.weight_stages);
+          weights.advance(p.weight_stages);
         }
       };
       if constexpr (config.phases == 2) multiply_phase(std::integral_constant<int, 0>{}, first_step + first_steps);
       multiply_phase(std::integral_constant<int, config.phases - 1>{}, first_step + steps);
       // All lanes have loaded from it.
       device::mbarrier_arrive(shared.patch_empty(patch.stage));
-      patch.next(p.patch_stages);
+      patch.advance(p.patch_stages);
     }
 #pragma unroll
     for (int i = 0; i < config.phases; ++i) {

@@ -34,7 +34,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   const auto staged_by = [&](int32_t t) {
     return reinterpret_cast<float*>(shared + p.sums_at) + t / 32 * (blocks * block_words<Row>);
   };
-  Ring patch, ring;
+  device::Ring patch, ring;
   // Where this warpgroup's pieces begin in a patch, and how far it is from 8 positions to the next 8. In units of 16
   // bytes, as descriptors count.
   uint32_t piece_units[pieces];

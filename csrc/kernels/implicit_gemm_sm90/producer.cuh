@@ -3,6 +3,7 @@
 #pragma once
 
 #include "../implicit_gemm/device.cuh"
+#include "../ring.h"
 #include "params.h"
 
 namespace convt::implicit_gemm_sm90 {
@@ -26,28 +27,6 @@ struct Barriers {
   // Warpgroups that take tiles in turn: the other one has issued all products of its tile.
   CONVT_DEVICE device::SharedAddress order(int32_t group) const {
     return at(3 * most_patch_stages + 3 * most_weight_stages + group);
-  }
-};
-
-// A ring of stages: the one that is next, and the parity of its turn.
-struct Ring {
-  int32_t stage = 0;
-  uint32_t parity = 0;
-
-  CONVT_DEVICE void advance(int32_t stages) {
-    if (++stage == stages) stage = 0, parity ^= 1;
-  }
-
-  CONVT_DEVICE void skip(int32_t count, const Divisor& stages) {
-    auto next = static_cast<uint32_t>(stage + count);
-    const uint32_t turns = stages.divide(next);
-    stage = static_cast<int32_t>(next), parity ^= turns & 1;
-  }
-
-  // By `count` stages, at most all.
-  CONVT_DEVICE void rewind(int32_t count, int32_t stages) {
-    stage -= count;
-    if (stage < 0) stage += stages, parity ^= 1;
   }
 };
 
@@ -170,7 +149,7 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
   const device::SharedAddress weights =
       device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at + half * half_bytes);
-  Ring ring;
+  device::Ring ring;
   const auto transpose = [&](int32_t step) {
     const int32_t blocks = __popc(p.steps[step].mask);
     const device::SharedAddress stage = weights + static_cast<uint32_t>(ring.stage * p.weight_stage_bytes);
@@ -508,7 +487,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
   auto* const edge_of_tile = edges + most_patch_stages;
   int32_t turn = 0;
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  Ring ring;
+  device::Ring ring;
   // The stage whose copies may be on their way, and how many products it is. From three stages on, the next ones are
   // begun before these are waited for; with two, consumers may wait for these before they give the other stage back, as
   // they may if a patch that stays has all stages.
@@ -744,7 +723,7 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   const int32_t row_of_boxes = p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes;
   const auto bytes =
       static_cast<uint32_t>(rows ? p.tile_images * p.patch_rows * row_of_boxes : p.patch_pixels * row_bytes * parts);
-  Ring ring;
+  device::Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
     int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
@@ -787,7 +766,7 @@ CONVT_DEVICE void prepare_boxes(const Params& p, unsigned char* shared, const Ba
   const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
-  Ring ring;
+  device::Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const uint32_t outside = reaches_outside(p, at, set) ? 1 : 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
