@@ -8,6 +8,7 @@
 
 #include "kernels/gemm_fold_sm90/copy.cuh"
 #include "kernels/gemm_fold_sm90/kernel.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 
@@ -51,13 +52,12 @@ Problem images(DataType dtype) {
   }
 }
 
-template <class Scalar, int Row = 0>
+template <class Scalar>
 void launch_row(const Plan& plan, const family::Params& params) {
-  if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, params);
+  visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
                  [&] { family::gemm_fold_sm90_kernel<Scalar, Row>(params); });
-  }
+  });
 }
 
 int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, several_images = 0, widths[9] = {};

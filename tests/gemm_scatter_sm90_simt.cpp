@@ -8,6 +8,7 @@
 
 #include "kernels/gemm_scatter_sm90/align.cuh"
 #include "kernels/gemm_scatter_sm90/kernel.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 
@@ -22,10 +23,9 @@ Problem patches(DataType dtype) {
   });
 }
 
-template <class Scalar, int Row = 0>
+template <class Scalar>
 void launch_row(const Plan& plan, const Problem& p, const family::Params& params) {
-  if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<Scalar, Row + 1>(plan, p, params);
+  visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
                  [&] {
                    if (family::is_channels_last(p)) {
@@ -34,7 +34,7 @@ void launch_row(const Plan& plan, const Problem& p, const family::Params& params
                      family::gemm_scatter_sm90_kernel<Scalar, Row, false>(params);
                    }
                  });
-  }
+  });
 }
 
 int aligned = 0, whole_rows = 0, vectors[9] = {};

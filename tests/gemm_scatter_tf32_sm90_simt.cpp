@@ -9,6 +9,7 @@
 
 #include "kernels/gemm_scatter_tf32_sm90/kernel.cuh"
 #include "kernels/gemm_scatter_tf32_sm90/prepare.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 
@@ -28,13 +29,12 @@ Problem patches() {
   return p;
 }
 
-template <bool channels_last, int Unit, int Neighbours = 4 / Unit, int Row = 0>
+template <bool channels_last, int Unit, int Neighbours = 4 / Unit>
 void launch_row(const Plan& plan, const family::Params& params) {
-  if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<channels_last, Unit, Neighbours, Row + 1>(plan, params);
+  visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
                  [&] { family::gemm_scatter_tf32_sm90_kernel<channels_last, Unit, Neighbours, Row>(params); });
-  }
+  });
 }
 
 int copied = 0, vectors[5] = {}, units[5] = {};

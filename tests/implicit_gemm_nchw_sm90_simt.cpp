@@ -8,6 +8,7 @@
 
 #include "kernels/implicit_gemm_nchw_sm90/kernel.cuh"
 #include "kernels/implicit_gemm_nchw_sm90/prepare.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 
@@ -17,13 +18,12 @@ namespace {
 namespace family = implicit_gemm_nchw_sm90;
 using family::Mode;
 
-template <Mode mode, int Row = 0>
+template <Mode mode>
 void launch_row(const Plan& plan, const family::Params& params) {
-  if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, params);
+  visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
                  [&] { family::implicit_gemm_nchw_sm90_kernel<mode, Row>(params); });
-  }
+  });
 }
 
 int copied = 0, through = 0, vectors[9] = {}, strips[5] = {};

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "kernels/implicit_gemm_sm80/kernel.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 
@@ -16,16 +17,15 @@ namespace {
 namespace family = implicit_gemm_sm80;
 using implicit_gemm::Mode;
 
-template <Mode mode, int Row = 0>
+template <Mode mode>
 void launch_row(int32_t row, const family::Launch& launch) {
-  if constexpr (Row < family::config_count) {
-    if (row != Row) return launch_row<mode, Row + 1>(row, launch);
+  visit_row<family::config_count>(row, [&]<int Row>() {
     if constexpr (family::fits_registers(family::configs[Row], mode)) {
       simt::launch(dim3(launch.grid), dim3(static_cast<unsigned>(family::configs[Row].threads())),
                    static_cast<size_t>(launch.shared_bytes),
                    [&] { family::implicit_gemm_kernel<mode, Row>(launch.params); });
     }
-  }
+  });
 }
 
 template <Mode mode>

@@ -9,6 +9,7 @@
 
 #include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 
@@ -18,10 +19,9 @@ namespace {
 namespace family = implicit_gemm_sm90;
 using implicit_gemm::Mode;
 
-template <Mode mode, int Row = 0>
+template <Mode mode>
 void launch_row(int32_t row, const family::Launch& launch) {
-  if constexpr (Row < family::config_count) {
-    if (row != Row) return launch_row<mode, Row + 1>(row, launch);
+  visit_row<family::config_count>(row, [&]<int Row>() {
     if constexpr (family::has_mode(family::configs[Row], mode)) {
       using family::Variant;
       // The general one does what all of them do.
@@ -32,7 +32,7 @@ void launch_row(int32_t row, const family::Launch& launch) {
                      [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); });
       });
     }
-  }
+  });
 }
 
 template <Mode mode>

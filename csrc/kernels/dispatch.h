@@ -3,10 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
-#include <utility>
-
 #include "../plan/problem.h"
 #include "scalar.h"
+#include "visit_row.h"
 
 namespace convt {
 
@@ -30,12 +29,7 @@ cudaError_t dispatch(const Problem& problem, const Launch& launch) {
 template <int count, class Launch>
 cudaError_t dispatch_row(int row, const Launch& launch) {
   cudaError_t error = cudaErrorInvalidConfiguration;
-  const auto of_row = [&]<int Row>() {
-    if (row == Row) error = launch.template operator()<Row>();
-  };
-  [&]<int... rows>(std::integer_sequence<int, rows...>) {
-    (of_row.template operator()<rows>(), ...);
-  }(std::make_integer_sequence<int, count>());
+  visit_row<count>(row, [&]<int Row>() { error = launch.template operator()<Row>(); });
   return error;
 }
 

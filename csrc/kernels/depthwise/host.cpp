@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "../visit_row.h"
 #include "any.h"
 #include "last.h"
 #include "one_tap.h"
@@ -75,46 +76,49 @@ void run_one_tap(const Plan& plan, const Problem& problem, const Operands& opera
   }
 }
 
-template <class Scalar, int Row = 0>
-void run_row(const Plan& plan, const Problem& problem, const Operands& operands) {
-  if constexpr (Row == config_count) {
-    throw std::invalid_argument("run_on_host: no such configuration");
-  } else {
-    if (plan.configuration != Row) return run_row<Scalar, Row + 1>(plan, problem, operands);
-    constexpr Config config = configs[Row];
-    if constexpr (config.form == Form::any) {
-      run_any<Scalar>(problem, operands);
-    } else if constexpr (config.form == Form::any_one) {
-      run_any<Scalar, 1>(problem, operands);
-    } else if constexpr (config.form == Form::one_tap) {
-      run_one_tap<Scalar, Row>(plan, problem, operands);
-    } else if constexpr (config.form == Form::any_last) {
-      run_any_last<Scalar>(plan, problem, operands);
-    } else if constexpr (config.form == Form::rows) {
-      if (!fits_rows(plan, problem, operands)) return run_any<Scalar>(problem, operands);
-      const Params params = make_params(plan, problem, operands);
-      for (uint32_t i = 0; i < params.threads; ++i) compute_rows<Row, Scalar>(params, i);
-    } else if constexpr (config.form == Form::last) {
-      if (!fits_last(plan, problem, operands)) return run_any_last<Scalar>(plan, problem, operands);
-      using S = LastShape<Row, Scalar>;
-      const LastParams params = make_last_params(plan, problem, operands);
-      alignas(16) float biases[most_lanes * S::V];
-      const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
-      run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
-        if (i == 0) {
-          for (uint32_t thread = 0; thread < block; ++thread) fill_bias<Scalar>(params, biases, b, thread);
-        }
-        compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
-      });
-    } else {
-      const Access access = access_of(plan, problem, operands);
-      const Params params = make_params(plan, problem, operands, access);
-      if (access == Access::vectors) {
-        run_threads<Row, Scalar, Access::vectors>(params);
-      } else {
-        run_threads<Row, Scalar, Access::elements>(params);
+template <class Scalar, int Row>
+void run_configuration(const Plan& plan, const Problem& problem, const Operands& operands) {
+  constexpr Config config = configs[Row];
+  if constexpr (config.form == Form::any) {
+    run_any<Scalar>(problem, operands);
+  } else if constexpr (config.form == Form::any_one) {
+    run_any<Scalar, 1>(problem, operands);
+  } else if constexpr (config.form == Form::one_tap) {
+    run_one_tap<Scalar, Row>(plan, problem, operands);
+  } else if constexpr (config.form == Form::any_last) {
+    run_any_last<Scalar>(plan, problem, operands);
+  } else if constexpr (config.form == Form::rows) {
+    if (!fits_rows(plan, problem, operands)) return run_any<Scalar>(problem, operands);
+    const Params params = make_params(plan, problem, operands);
+    for (uint32_t i = 0; i < params.threads; ++i) compute_rows<Row, Scalar>(params, i);
+  } else if constexpr (config.form == Form::last) {
+    if (!fits_last(plan, problem, operands)) return run_any_last<Scalar>(plan, problem, operands);
+    using S = LastShape<Row, Scalar>;
+    const LastParams params = make_last_params(plan, problem, operands);
+    alignas(16) float biases[most_lanes * S::V];
+    const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
+    run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
+      if (i == 0) {
+        for (uint32_t thread = 0; thread < block; ++thread) fill_bias<Scalar>(params, biases, b, thread);
       }
+      compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
+    });
+  } else {
+    const Access access = access_of(plan, problem, operands);
+    const Params params = make_params(plan, problem, operands, access);
+    if (access == Access::vectors) {
+      run_threads<Row, Scalar, Access::vectors>(params);
+    } else {
+      run_threads<Row, Scalar, Access::elements>(params);
     }
+  }
+}
+
+template <class Scalar>
+void run_scalar(const Plan& plan, const Problem& problem, const Operands& operands) {
+  if (!visit_row<config_count>(plan.configuration,
+                               [&]<int Row>() { run_configuration<Scalar, Row>(plan, problem, operands); })) {
+    throw std::invalid_argument("run_on_host: no such configuration");
   }
 }
 
@@ -126,11 +130,11 @@ void run_on_host(const Plan& plan, const Problem& problem, const Operands& opera
   }
   switch (problem.dtype) {
     case DataType::float16:
-      return run_row<Float16>(plan, problem, operands);
+      return run_scalar<Float16>(plan, problem, operands);
     case DataType::bfloat16:
-      return run_row<BFloat16>(plan, problem, operands);
+      return run_scalar<BFloat16>(plan, problem, operands);
     case DataType::float32:
-      return run_row<float>(plan, problem, operands);
+      return run_scalar<float>(plan, problem, operands);
     default:
       throw std::invalid_argument(std::string("no host arithmetic for ") + name(problem.dtype));
   }
