@@ -26,7 +26,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int copied = 0, through = 0, vectors[9] = {}, strips[5] = {};
+int copied = 0, through = 0, vectors[9] = {}, strips[5] = {}, merged[6] = {};
 
 template <Mode mode>
 bool run(int32_t row) {
@@ -64,6 +64,7 @@ bool run(int32_t row) {
                  [&] { family::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan, launch.params);
+    if (family::configs[row].subpixel) ++merged[std::min<int64_t>(5, p.stride_w)];
     copied += launch.params.copies_x, through += plan.tile.rows_staged, ++vectors[launch.params.vector],
         ++strips[plan.tile.columns / 16];
     const std::string what = configuration + (launch.params.copies_x ? ", copied" : "") + ", vectors of " +
@@ -90,11 +91,12 @@ bool run_number(int number) {
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  using convt::copied, convt::through, convt::vectors, convt::strips;
+  using convt::copied, convt::through, convt::vectors, convt::strips, convt::merged;
   const int status = convt::run_problems(argc, argv, convt::run_number);
   std::printf(
       "copied: %d; rows by shared memory: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d; strips side by side, 1: %d, 2: "
-      "%d, 4: %d\n",
-      copied, through, vectors[1], vectors[2], vectors[4], vectors[8], strips[1], strips[2], strips[4]);
+      "%d, 4: %d; phases merged, of strides 1: %d, 2: %d, 3: %d, 4: %d\n",
+      copied, through, vectors[1], vectors[2], vectors[4], vectors[8], strips[1], strips[2], strips[4], merged[1],
+      merged[2], merged[3], merged[4]);
   return status;
 }

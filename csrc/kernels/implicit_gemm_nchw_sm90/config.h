@@ -1,5 +1,6 @@
 // Configurations of the implicit GEMM for NCHW on Hopper's tensor cores (wgmma, sm_90a): M = output positions, N =
-// output channels, K = (input channel, tap), of each phase of the columns for itself. x is the operand in registers. A
+// output channels, K = (input channel, tap), of each phase of the columns for itself; or, as sub-pixel convolution has
+// it (Shi et al., 2016), N = (output channel, phase), K having the taps of all phases, some of which are zeros. x is the operand in registers. A
 // lane loads it from shared memory as it lies in memory, at any shift by a tap: nothing transposes it, which the other
 // families of implicit GEMM do, whose operand in shared memory has its channels innermost. And 16 or 32 output
 // channels do not fill up to 64.
@@ -19,7 +20,8 @@ using namespace implicit_gemm;
 // fragments, or writes.
 struct Config {
   const char* name;                        // phases x channels x positions
-  int32_t phases, channels, rows, blocks;  // blocks of a multiprocessor
+  int32_t phases, channels, rows, blocks;  // columns of a product are channels; blocks of a multiprocessor
+  bool subpixel = false;                   // or they are channels and phases, of which the last are the columns'
 
   constexpr int32_t accumulators() const { return phases * rows * channels / 2; }  // registers of a thread
 };
@@ -27,6 +29,8 @@ struct Config {
 inline constexpr Config configs[] = {
     {"128x128", 1, 128, 2, 2}, {"64x256", 1, 64, 4, 2},   {"32x384", 1, 32, 6, 2},
     {"2x64x128", 2, 64, 2, 2}, {"2x32x256", 2, 32, 4, 2}, {"2x16x384", 2, 16, 6, 2},
+    {"subpixel_16x512", 1, 16, 8, 2, true}, {"subpixel_32x384", 1, 32, 6, 2, true},
+    {"subpixel_64x256", 1, 64, 4, 2, true},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 

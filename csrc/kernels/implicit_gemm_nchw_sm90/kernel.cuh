@@ -240,6 +240,84 @@ struct Outputs {
   }
 };
 
+// The same where phases are merged: a lane has two neighbouring positions' outputs of two columns of the product that
+// follow each other, which are channels or phases.
+template <Mode mode, int Row>
+struct MergedOutputs {
+  using Scalar = typename Traits<mode>::Scalar;
+  static constexpr Config config = configs[Row];
+
+  // An output of the lane's first position, from the tile's first channel, and how far the second one's is from it.
+  struct Place {
+    int32_t channel, row, column;
+  };
+
+  const Params& p;
+  int32_t image, group, channel, channels;  // the tile's first channel of the group, and how many it has
+  int32_t row, column;                      // positions
+  int32_t product_column;                   // the lane's first
+
+  CONVT_DEVICE MergedOutputs(const Params& p, const Tile& tile, const WarpPlace& w) : p(p) {
+    image = tile.image, group = tile.group;
+    const auto of_tile = static_cast<int32_t>(config.channels / p.by_phases.divisor);
+    channel = tile.channel_tile * of_tile, channels = smaller(of_tile, p.out_channels - channel);
+    row = tile.row + w.stack * config.rows;
+    column = tile.column + w.strip * strip_columns + w.lane / 4 * 2;
+    product_column = w.lane % 4 * 2;
+  }
+
+  // Of a column of the product.
+  CONVT_DEVICE Place place_of(int32_t n) const {
+    auto phase = static_cast<uint32_t>(product_column + n);
+    const auto of_channel = static_cast<int32_t>(p.by_phases.divide(phase));
+    const auto row_phase = static_cast<int32_t>(p.by_column_phases.divide(phase));
+    return {of_channel, row * p.h.stride + row_phase, column * p.v.stride + static_cast<int32_t>(phase)};
+  }
+
+  // `Vector` outputs side by side at once. Both columns of the product are of a row of y unless `Apart`.
+  template <int Vector, bool Apart>
+  CONVT_DEVICE void write(const float (&sums)[config.rows][config.channels / 2]) const {
+    Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
+                      (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
+    const int64_t row_step = static_cast<int64_t>(p.h.stride) * p.y_row_stride;
+#pragma unroll
+    for (int j = 0; j < config.channels / 8; ++j) {
+#pragma unroll
+      for (int e = 0; e < (Apart ? 2 : 1); ++e) {
+        const Place at = place_of(8 * j + e);
+        if (at.channel >= channels) continue;
+        Scalar* to = y + at.channel * p.y_channel_stride + static_cast<int64_t>(at.row) * p.y_row_stride + at.column;
+#pragma unroll
+        for (int r = 0; r < config.rows; ++r, to += row_step) {
+          if (at.row + r * p.h.stride >= p.h.out) break;
+          constexpr int values = Apart ? 2 : 4;
+          float v[values];
+#pragma unroll
+          for (int i = 0; i < values; ++i) v[i] = sums[r][4 * j + (Apart ? 2 * i + e : i)];
+#pragma unroll
+          for (int i = 0; i < values; i += Vector) {
+            const int32_t further = Apart ? i * p.v.stride : i / 2 * p.v.stride + i % 2;
+            if (at.column + further < p.v.out) store<Vector>(to + further, v + i);
+          }
+        }
+      }
+    }
+  }
+
+  // Those that are NaN again, by their definition: a phase that lacks a tap has a zero for it, which times an input
+  // that is not finite is NaN.
+  CONVT_DEVICE void correct() const {
+#pragma unroll 1
+    for (int32_t i = 0; i < config.channels / 2 * config.rows; ++i) {
+      const int32_t half = i % 2, e = i / 2 % 2, r = i / 4 % config.rows, j = i / 4 / config.rows;
+      const Place at = place_of(8 * j + e);
+      const int32_t y_row = at.row + r * p.h.stride, y_column = at.column + half * p.v.stride;
+      if (at.channel >= channels || y_row >= p.h.out || y_column >= p.v.out) continue;
+      correct_output<mode, true>(p, group, image, channel + at.channel, y_row, y_column);
+    }
+  }
+};
+
 // A step of `Taps` taps: the products of a chunk's two halves. Products read registers until they are done: those of
 // one half are while the other's are loaded. Nothing is in flight from a step to the next: for registers of several
 // numbers of taps in flight, ptxas has no room.
@@ -493,8 +571,17 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         float bias = 0;
-        const int32_t channel = tile.channel_tile * config.channels + 8 * j + w.lane % 4 * 2 + e;
-        if (p.bias != nullptr && channel < p.out_channels) {
+        auto channel = static_cast<int32_t>(8 * j + w.lane % 4 * 2 + e);
+        bool there = true;
+        if constexpr (config.subpixel) {
+          auto column = static_cast<uint32_t>(channel);
+          channel = static_cast<int32_t>(p.by_phases.divide(column));
+          const auto of_tile = static_cast<int32_t>(config.channels / p.by_phases.divisor);
+          there = channel < of_tile, channel += tile.channel_tile * of_tile;
+        } else {
+          channel += tile.channel_tile * config.channels;
+        }
+        if (p.bias != nullptr && there && channel < p.out_channels) {
           load<1>(bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + channel), &bias);
         }
 #pragma unroll
@@ -547,6 +634,36 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
     }
+    const auto zeros_of = [&] {
+      float zeros = 0;
+#pragma unroll
+      for (int i = 0; i < config.phases; ++i) {
+#pragma unroll
+        for (int r = 0; r < rows; ++r) {
+#pragma unroll
+          for (int e = 0; e < config.channels / 2; ++e) zeros = fmaf(sums[i][r][e], 0.0f, zeros);
+        }
+      }
+      return zeros;
+    };
+    if constexpr (config.subpixel) {
+      const MergedOutputs<mode, Row> outputs(p, tile, w);
+      const bool apart = p.v.stride % 2 != 0;
+      if (apart && p.vector == 2) {
+        outputs.template write<2, true>(sums[0]);
+      } else if (apart) {
+        outputs.template write<1, true>(sums[0]);
+      } else if (p.vector == 4) {
+        outputs.template write<4, false>(sums[0]);
+      } else if (p.vector == 2) {
+        outputs.template write<2, false>(sums[0]);
+      } else {
+        outputs.template write<1, false>(sums[0]);
+      }
+      const float zeros = zeros_of();
+      if (zeros != zeros) outputs.correct();
+      continue;
+    }
     const bool stages = p.staged_bytes > 0;
     if (stages) {
       if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
@@ -571,15 +688,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const int32_t row = tile.row + set.row, column = tile.column + set.column;
     if (row < 0 || column < 0 || row + p.channel_bytes / p.row_bytes > p.h.in ||
         column + p.row_bytes / static_cast<int32_t>(sizeof(Scalar)) > p.v.in) {
-      float zeros = 0;
-#pragma unroll
-      for (int i = 0; i < config.phases; ++i) {
-#pragma unroll
-        for (int r = 0; r < rows; ++r) {
-#pragma unroll
-          for (int e = 0; e < config.channels / 2; ++e) zeros = fmaf(sums[i][r][e], 0.0f, zeros);
-        }
-      }
+      const float zeros = zeros_of();
       // What is looked at again has been written by others, too.
       if (!stages || device::named_barrier_or(1, consumers, zeros != zeros)) {
         if (zeros != zeros) Outputs<mode, Row>(p, tile, w).correct(p);

@@ -47,6 +47,7 @@ struct Params {
   int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
   int32_t staged_bytes;  // of a buffer of outputs; 0: they are written from registers
   int32_t vector;        // outputs side by side that are written at once
+  Divisor by_phases, by_column_phases;  // that the columns of a product are of
   Divisor by_channels, by_columns, by_rows, by_sets, by_groups;
   DeviceSet sets[most_sets];
   uint32_t steps[most_taps];
@@ -62,14 +63,16 @@ struct PrepareParams {
   unsigned char* copy;
   int64_t w_strides[4];
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
-  int32_t in_channels, out_channels, channels;  // of a group; of a tile
+  int32_t in_channels, out_channels, channels;  // of a group; columns of a product
+  int32_t channels_of_tile, row_phases;         // that are merged
   int32_t taps;                                 // packed
   int32_t units;                                // of 16 bytes, packed
   int32_t packing;                              // blocks, which come first
   int32_t copied, copied_row, columns;          // elements
   Divisor by_taps, by_outputs, by_chunk_units, by_chunks;
   Divisor by_copied_row, by_in_rows, by_in_channels;
-  uint8_t tap_row[most_taps], tap_column[most_taps];
+  Divisor by_channels, by_phases, by_column_phases;
+  uint8_t tap_row[most_taps], tap_column[most_taps], kernel_row[most_taps], kernel_column[most_taps];
 };
 
 static_assert(std::is_trivially_copyable_v<PrepareParams>);
@@ -81,12 +84,19 @@ struct Launch {
   int64_t prepare_grid;
 };
 
-// Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those that a lane has
-// of two positions and of all phases, or 16 bytes of a row in shared memory.
+// Outputs of a channel that a lane has side by side: of two positions, if the tile has all phases, and all phases of
+// its own. Of phases that are merged it has two that follow each other.
+inline int32_t outputs_side_by_side(const Config& c, const Problem& p) {
+  if (c.subpixel) return p.stride_w == 2 ? 4 : p.stride_w == 1 || p.stride_w % 2 == 0 ? 2 : 1;
+  return c.phases == p.stride_w ? 2 * c.phases : 1;
+}
+
+// Outputs side by side that are written at once, as far as y's rows begin at multiples of them: those of a lane, or 16
+// bytes of a row in shared memory.
 inline int32_t vector_of(const Config& c, const Problem& p, const void* y, bool staged) {
-  if (c.phases != p.stride_w) return 1;
   const auto bytes = static_cast<int32_t>(element_size(p.dtype));
-  return access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, staged ? 16 / bytes : 2 * c.phases);
+  const int32_t most = outputs_side_by_side(c, p);
+  return most == 1 ? 1 : access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, staged ? 16 / bytes : most);
 }
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
@@ -125,6 +135,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result, plan.tile.rows_staged);
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
   q.by_sets = Divisor(t.sets), q.by_groups = Divisor(p.groups);
+  q.by_phases = Divisor(merged_phases(config, p)), q.by_column_phases = Divisor(config.subpixel ? p.stride_w : 1);
   for (int32_t i = 0; i < t.sets; ++i) {
     const Set& set = t.set[i];
     const auto small = [](int32_t v) { return static_cast<int16_t>(v); };
@@ -155,7 +166,11 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.units = narrow(units);
   r.by_taps = Divisor(std::max(t.taps, 1)), r.by_outputs = Divisor(outputs);
   r.by_chunk_units = Divisor(chunk_units), r.by_chunks = Divisor(n.chunks);
+  r.channels_of_tile = narrow(channels_of_tile(config, p)), r.row_phases = config.subpixel ? narrow(p.stride_h) : 1;
+  r.by_channels = Divisor(config.channels), r.by_phases = q.by_phases, r.by_column_phases = q.by_column_phases;
   std::copy(t.tap_row, t.tap_row + t.taps, r.tap_row), std::copy(t.tap_column, t.tap_column + t.taps, r.tap_column);
+  std::copy(t.kernel_row, t.kernel_row + most_taps, r.kernel_row);
+  std::copy(t.kernel_column, t.kernel_column + most_taps, r.kernel_column);
   const int64_t packing = ceil_div<int64_t>(units, prepare_threads);
   r.packing = narrow(packing);
   launch.prepare_grid = packing;

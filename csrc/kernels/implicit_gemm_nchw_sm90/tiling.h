@@ -23,17 +23,100 @@ struct Set {
   int32_t row, column;                                            // of the patch, from the position
 };
 
+// Output channels of a tile, and phases of the rows and columns that the columns of a product are of.
+inline int64_t merged_phases(const Config& c, const Problem& p) { return c.subpixel ? p.stride_h * p.stride_w : 1; }
+inline int64_t channels_of_tile(const Config& c, const Problem& p) { return c.channels / merged_phases(c, p); }
+// Phases of the columns that a tile has.
+inline int64_t column_phases(const Config& c, const Problem& p) { return c.subpixel ? p.stride_w : c.phases; }
+
 struct Tables {
   int32_t sets = 0, steps = 0, taps = 0, row_sets = 0, column_sets = 0;
   int32_t rows = 1, columns = 1;  // that a patch has more than a tile, at least 1
   int32_t taps_of_step = 1;       // most
   Set set[most_sets];
   Step step[most_taps];
-  uint8_t tap_row[most_taps], tap_column[most_taps];  // in the order of steps
+  // Of a tap, in the order of steps: which of `kernel_row` and `kernel_column` it has, each with one for each of the
+  // phases that are merged.
+  uint8_t tap_row[most_taps], tap_column[most_taps];
+  uint8_t kernel_row[most_taps], kernel_column[most_taps];
 };
+
+inline constexpr uint8_t no_tap = 0xff;
+
+// Of an axis whose phases are merged: the inputs that any of them reads, from the position, in ascending order, and of
+// each of those the kernel's row (or column) of each phase. How many there are, or -1 if they are too many.
+inline int32_t merge_phases(const Axis<int64_t>& a, int32_t (&inputs)[most_taps], uint8_t (&kernel)[most_taps]) {
+  const auto stride = static_cast<int32_t>(a.stride), step = static_cast<int32_t>(a.input_step);
+  int32_t count = 0;
+  for (int32_t c = 0; c < stride; ++c) {
+    const AxisPhase phase = axis_phase(a, c, a.stride);
+    for (int32_t j = 0; j < phase.taps; ++j) {
+      const int32_t input = phase.origin - j * step;
+      if (std::find(inputs, inputs + count, input) != inputs + count) continue;
+      if ((count + 1) * stride > most_taps) return -1;
+      inputs[count++] = input;
+    }
+  }
+  std::sort(inputs, inputs + count);
+  std::fill_n(kernel, count * stride, no_tap);
+  for (int32_t c = 0; c < stride; ++c) {
+    const AxisPhase phase = axis_phase(a, c, a.stride);
+    for (int32_t j = 0; j < phase.taps; ++j) {
+      const auto i = std::find(inputs, inputs + count, phase.origin - j * step) - inputs;
+      kernel[i * stride + c] = static_cast<uint8_t>(phase.first_tap + j * a.tap_step);
+    }
+  }
+  return count;
+}
+
+// Where a set's patch begins, and how far it goes.
+inline void make_patch(const Problem& p, Set& set, Tables& t) {
+  if (set.steps == 0) return;
+  int32_t last_row = t.step[set.first_step].row, last_column = t.step[set.first_step].column;
+  int32_t first_column = last_column;
+  set.row = last_row;
+  for (int32_t s = set.first_step; s < t.steps; ++s) {
+    const Step& step = t.step[s];
+    set.row = std::min(set.row, step.row), first_column = std::min(first_column, step.column);
+    last_row = std::max(last_row, step.row + step.taps - 1), last_column = std::max(last_column, step.column);
+  }
+  // Boxes of the copy engine begin at multiples of 16 bytes.
+  const auto unit = static_cast<int32_t>(16 / element_size(p.dtype));
+  set.column = floor_div(first_column, unit) * unit;
+  t.rows = std::max(t.rows, last_row - set.row + 1), t.columns = std::max(t.columns, last_column - set.column + 1);
+}
+
+// The one set of a configuration that merges phases.
+inline std::string make_merged_tables(const Config& config, const Problem& p, Tables& t) {
+  if (channels_of_tile(config, p) == 0) return "has fewer columns than there are phases";
+  int32_t rows[most_taps], columns[most_taps];
+  const int32_t row_count = merge_phases(p.axis_h(), rows, t.kernel_row),
+                column_count = merge_phases(p.axis_w(), columns, t.kernel_column);
+  if (row_count < 0 || column_count < 0 || row_count * column_count > most_taps)
+    return "takes at most " + std::to_string(most_taps) + " taps";
+  t.sets = t.row_sets = t.column_sets = 1;
+  Set& set = t.set[0];
+  set = {};
+  for (int32_t k = 0; k < column_count && row_count > 0; ++k) {
+    for (int32_t i = 0; i < row_count;) {
+      int32_t run = 1;
+      while (i + run < row_count && rows[i + run] == rows[i] + run) ++run;
+      const int32_t taps = ceil_div(run, ceil_div(run, most_taps_of_step));
+      t.step[t.steps++] = {rows[i], columns[k], taps};
+      t.taps_of_step = std::max(t.taps_of_step, taps);
+      for (int32_t tap = 0; tap < taps; ++tap, ++i) {
+        t.tap_row[t.taps] = static_cast<uint8_t>(i), t.tap_column[t.taps++] = static_cast<uint8_t>(k);
+      }
+    }
+  }
+  set.steps = set.first_phase_steps = t.steps, set.taps = t.taps;
+  make_patch(p, set, t);
+  return "";
+}
 
 // Why a configuration cannot have such sets; empty if `t` has been filled.
 inline std::string make_tables(const Config& config, const Problem& p, Tables& t) {
+  if (config.subpixel) return make_merged_tables(config, p, t);
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   if (w.stride % config.phases != 0)
     return "takes strides of the columns that are multiples of " + std::to_string(config.phases);
@@ -67,20 +150,9 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
       if (phase == 0) set.first_phase_steps = t.steps - set.first_step;
     }
     set.steps = t.steps - set.first_step, set.taps = t.taps - set.first_tap;
-    if (set.steps == 0) continue;
-    int32_t last_row = t.step[set.first_step].row, last_column = t.step[set.first_step].column;
-    int32_t first_column = last_column;
-    set.row = last_row;
-    for (int32_t s = set.first_step; s < t.steps; ++s) {
-      const Step& step = t.step[s];
-      set.row = std::min(set.row, step.row), first_column = std::min(first_column, step.column);
-      last_row = std::max(last_row, step.row + step.taps - 1), last_column = std::max(last_column, step.column);
-    }
-    // Boxes of the copy engine begin at multiples of 16 bytes.
-    const auto unit = static_cast<int32_t>(16 / element_size(p.dtype));
-    set.column = floor_div(first_column, unit) * unit;
-    t.rows = std::max(t.rows, last_row - set.row + 1), t.columns = std::max(t.columns, last_column - set.column + 1);
+    make_patch(p, set, t);
   }
+  for (int32_t i = 0; i < most_taps; ++i) t.kernel_row[i] = t.kernel_column[i] = static_cast<uint8_t>(i);
   return "";
 }
 
@@ -106,7 +178,7 @@ inline bool whole_sectors(const Problem& p) {
 
 // Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns. (Where they
 // begin at whole sectors, registers are faster.)
-inline bool may_stage(const Config& c, const Problem& p) { return c.phases == p.stride_w && !whole_sectors(p); }
+inline bool may_stage(const Config& c, const Problem& p) { return c.phases == p.stride_w && !c.subpixel && !whole_sectors(p); }
 
 // With strips of so many side by side; `staged`: outputs pass through shared memory. No stages: they have no room.
 inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t strips, bool staged) {
@@ -138,7 +210,7 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
     }
   }
   n.chunks = ceil_div<int64_t>(p.in_channels_per_group(), chunk_bytes / element);
-  n.channel_tiles = ceil_div<int64_t>(p.out_channels_per_group(), c.channels);
+  n.channel_tiles = ceil_div<int64_t>(p.out_channels_per_group(), channels_of_tile(c, p));
   n.row_tiles = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), n.tile_rows);
   n.column_tiles = ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), n.tile_columns);
   n.tiles = checked_mul(checked_mul(checked_mul(n.row_tiles, n.column_tiles), checked_mul(n.channel_tiles, t.sets)),

@@ -54,14 +54,17 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
   const double sets = number(t.sets);
   const double main = std::pow(std::pow(std::max(0.86 * products, 1.14 * shared), 4) + std::pow(read / 35.7, 4), 0.25);
   // Stores: to memory, where each touches so many sectors; or to shared memory, from where rows go as whole lines.
-  const int32_t values = 2 * config.phases, vector = std::min(values, family::vector_of(config, p, nullptr, staged));
-  const double there = std::min(1.0, number(p.out_channels_per_group()) / channels);
+  const int32_t values = family::outputs_side_by_side(config, p),
+                vector = std::min(values, family::vector_of(config, p, nullptr, staged));
+  const int64_t of_tile = family::channels_of_tile(config, p), phases = family::column_phases(config, p);
+  const double there =
+      number(std::min(p.out_channels_per_group(), of_tile) * family::merged_phases(config, p)) / channels;
   const double stores = family::warps * number(config.accumulators()) * there / vector;
   double of_store = 14;
   if (!staged) {
-    const double run = 16 * number(config.phases * element_size(p.dtype));  // of the lanes of a channel, bytes
+    const double run = 16 * number(phases * element_size(p.dtype));  // of the lanes of a channel, bytes
     const bool whole = vector == values && family::whole_sectors(p);
-    of_store = 7.4 + 0.1 * (config.phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
+    of_store = 7.4 + 0.1 * (phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
   }
   return 2460 + chunks / sets * (main + 98 * steps) + of_store * stores;
 }
@@ -89,7 +92,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.workspace_bytes = packed + (copies_x ? family::copied_bytes(p) : 0);
   GemmTile& tile = c.plan.tile;
   tile.images = 1, tile.rows = n.tile_rows, tile.columns = n.tile_columns;
-  tile.row_phases = 1, tile.column_phases = config.phases;
+  const int64_t phases = family::column_phases(config, p);
+  tile.row_phases = config.subpixel ? static_cast<int32_t>(p.stride_h) : 1;
+  tile.column_phases = static_cast<int32_t>(phases);
   tile.channel_groups = family::halves, tile.patch_stages = n.patch_stages, tile.rows_staged = staged;
 
   const auto number = [](auto v) { return static_cast<double>(v); };
@@ -101,11 +106,12 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double element = number(element_size(p.dtype)), y_bytes = number(p.y_elements()) * element;
   const bool anywhere = !family::whole_sectors(p);
   double again = (anywhere ? 5.7 : 4.4) * family::sector_bytes / (number(n.tile_columns * p.stride_w) * element);
-  if (config.phases != p.stride_w) {
-    again += (anywhere ? 9.7 : 3.1) * std::pow(number(p.stride_w) / config.phases - 1, 0.9);
+  if (phases != p.stride_w) {
+    again += (anywhere ? 9.7 : 3.1) * std::pow(number(p.stride_w) / number(phases) - 1, 0.9);
   } else if (anywhere && !staged) {
-    const double stores = 2.0 * config.phases / family::vector_of(config, p, nullptr, false);  // of a lane
-    again += 4 / (config.phases * element) * (1 + 10 * (stores - 1));
+    const int32_t side_by_side = family::outputs_side_by_side(config, p);
+    const double stores = number(side_by_side) / family::vector_of(config, p, nullptr, false);  // of a lane
+    again += 4 / (number(phases) * element) * (1 + 10 * (stores - 1));
   }
   const double memory = (number(p.compulsory_bytes()) + again * y_bytes) / (0.9 * device.bandwidth);
   const double copying = copies_x ? 1.2e-6 + 2.5 * number(family::copied_bytes(p)) / (0.6 * device.bandwidth) : 0;
