@@ -35,7 +35,11 @@ namespace convt::device {
                : "l"(a), "l"(b))
 // Of N columns and K channels.
 #define CONVT_WGMMA_OF_WIDTH(k, types, how, options)         \
-  if constexpr (N == 64) {                                   \
+  if constexpr (N == 16) {                                   \
+    CONVT_WGMMA("m64n16" k, types, 8, 9, how, options);      \
+  } else if constexpr (N == 32) {                            \
+    CONVT_WGMMA("m64n32" k, types, 16, 17, how, options);    \
+  } else if constexpr (N == 64) {                            \
     CONVT_WGMMA("m64n64" k, types, 32, 33, how, options);    \
   } else if constexpr (N == 128) {                           \
     CONVT_WGMMA("m64n128" k, types, 64, 65, how, options);   \

@@ -21,6 +21,7 @@
 #include "../kernels/gemm_scatter_tf32_sm90/launch.h"
 #include "../kernels/grouped/launch.h"
 #include "../kernels/implicit_gemm_nchw_sm90/launch.h"
+#include "../kernels/implicit_gemm_nhwc_sm90/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
 #include "../kernels/large_stride/launch.h"
@@ -155,6 +156,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::implicit_gemm_nchw_sm90:
       C10_CUDA_CHECK(implicit_gemm_nchw_sm90::launch(plan, problem, operands, stream));
+      break;
+    case Algorithm::implicit_gemm_nhwc_sm90:
+      C10_CUDA_CHECK(implicit_gemm_nhwc_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::implicit_gemm_sm80:
       C10_CUDA_CHECK(implicit_gemm_sm80::launch(plan, problem, operands, stream));

@@ -17,6 +17,7 @@ enum class Algorithm : int32_t {
   depthwise,                // csrc/kernels/depthwise
   implicit_gemm_sm90,       // csrc/kernels/implicit_gemm_sm90
   implicit_gemm_nchw_sm90,  // csrc/kernels/implicit_gemm_nchw_sm90
+  implicit_gemm_nhwc_sm90,  // csrc/kernels/implicit_gemm_nhwc_sm90
   implicit_gemm_sm80,       // csrc/kernels/implicit_gemm_sm80
   gemm_scatter_sm90,        // csrc/kernels/gemm_scatter_sm90
   gemm_scatter_tf32_sm90,   // csrc/kernels/gemm_scatter_tf32_sm90

@@ -11,6 +11,7 @@
 #include "../kernels/gemm_scatter_tf32_sm90/config.h"
 #include "../kernels/grouped/config.h"
 #include "../kernels/implicit_gemm_nchw_sm90/config.h"
+#include "../kernels/implicit_gemm_nhwc_sm90/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/config.h"
 #include "../kernels/large_stride/config.h"
@@ -49,6 +50,8 @@ const Family families[] = {
     {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates},
     {Algorithm::implicit_gemm_nchw_sm90, "implicit_gemm_nchw_sm90", names_of<implicit_gemm_nchw_sm90::configs>,
      implicit_gemm_nchw_sm90_candidates},
+    {Algorithm::implicit_gemm_nhwc_sm90, "implicit_gemm_nhwc_sm90", names_of<implicit_gemm_nhwc_sm90::configs>,
+     implicit_gemm_nhwc_sm90_candidates},
     {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
      implicit_gemm_sm90_candidates, true},
     {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,

@@ -65,6 +65,7 @@ struct PrepareParams {
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
   int32_t in_channels, out_channels, channels;  // of a group; columns of a product
   int32_t channels_of_tile, row_phases;         // that are merged
+  bool phases_innermost;                        // of a product's columns, or channels
   int32_t taps;                                 // packed
   int32_t units;                                // of 16 bytes, packed
   int32_t packing;                              // blocks, which come first
@@ -167,6 +168,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.by_taps = Divisor(std::max(t.taps, 1)), r.by_outputs = Divisor(outputs);
   r.by_chunk_units = Divisor(chunk_units), r.by_chunks = Divisor(n.chunks);
   r.channels_of_tile = narrow(channels_of_tile(config, p)), r.row_phases = config.subpixel ? narrow(p.stride_h) : 1;
+  r.phases_innermost = true;
   r.by_channels = Divisor(config.channels), r.by_phases = q.by_phases, r.by_column_phases = q.by_column_phases;
   std::copy(t.tap_row, t.tap_row + t.taps, r.tap_row), std::copy(t.tap_column, t.tap_column + t.taps, r.tap_column);
   std::copy(t.kernel_row, t.kernel_row + most_taps, r.kernel_row);

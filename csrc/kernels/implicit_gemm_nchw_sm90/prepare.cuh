@@ -21,19 +21,26 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   uint32_t unit = p.by_outputs.divide(output);
   uint32_t chunk = p.by_chunk_units.divide(unit);
   const uint32_t group = p.by_chunks.divide(chunk);
-  const int32_t first = static_cast<int32_t>(chunk * (chunk_bytes / 16) + unit) * count;
+  const int32_t first = static_cast<int32_t>(chunk * p.by_chunk_units.divisor + unit) * count;
   // A column of the product is a channel, or a channel and a phase: some have no such tap.
   uint32_t column = output;
   const uint32_t tile_of_group = p.by_channels.divide(column);
-  uint32_t phase = column;
-  const uint32_t channel_of_tile = p.by_phases.divide(phase);
+  uint32_t phase = column, channel_of_tile = p.by_phases.divide(phase);
+  if (!p.phases_innermost) {
+    const uint32_t quotient = channel_of_tile;
+    channel_of_tile = phase, phase = quotient;
+  }
   uint32_t column_phase = phase;
   const uint32_t row_phase = p.by_column_phases.divide(column_phase);
   const auto channel = static_cast<int32_t>(tile_of_group) * p.channels_of_tile + static_cast<int32_t>(channel_of_tile);
-  const uint32_t row = p.kernel_row[p.tap_row[tap] * static_cast<uint32_t>(p.row_phases) + row_phase],
-                 kernel_column = p.kernel_column[p.tap_column[tap] * p.by_column_phases.divisor + column_phase];
-  const bool there = static_cast<int32_t>(channel_of_tile) < p.channels_of_tile && channel < p.out_channels &&
-                     row != no_tap && kernel_column != no_tap;
+  bool there = static_cast<int32_t>(channel_of_tile) < p.channels_of_tile && channel < p.out_channels &&
+               static_cast<int32_t>(row_phase) < p.row_phases;
+  uint32_t row = 0, kernel_column = 0;
+  if (there) {
+    row = p.kernel_row[p.tap_row[tap] * static_cast<uint32_t>(p.row_phases) + row_phase];
+    kernel_column = p.kernel_column[p.tap_column[tap] * p.by_column_phases.divisor + column_phase];
+    there = row != no_tap && kernel_column != no_tap;
+  }
   const auto* const w = static_cast<const Bits*>(p.w) +
                         (static_cast<int64_t>(group) * p.in_channels + first) * p.w_strides[0] +
                         channel * p.w_strides[1] + row * p.w_strides[2] + kernel_column * p.w_strides[3];
@@ -55,7 +62,8 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   const auto channels = static_cast<uint32_t>(p.channels);
   const int64_t tile = static_cast<int64_t>(group) * (p.by_outputs.divisor / channels) + tile_of_group;
   unsigned char* const to = p.packed +
-                            ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) * (halves * channels * k_bytes) +
+                            ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) *
+                                (p.by_chunk_units.divisor * channels * 16) +
                             unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
   device::store_global_16(to, words[0], words[1], words[2], words[3]);
 }

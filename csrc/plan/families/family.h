@@ -68,6 +68,7 @@ using Candidates = void(const Problem&, const DeviceInfo&, std::vector<Candidate
 Candidates depthwise_candidates;
 Candidates implicit_gemm_sm90_candidates;
 Candidates implicit_gemm_nchw_sm90_candidates;
+Candidates implicit_gemm_nhwc_sm90_candidates;
 Candidates implicit_gemm_sm80_candidates;
 Candidates gemm_scatter_sm90_candidates;
 Candidates gemm_scatter_tf32_sm90_candidates;

@@ -1,0 +1,132 @@
+// What the kernels of the family are given, by value. Strides in elements.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../access_width.h"
+#include "../divisor.h"
+#include "../implicit_gemm_nchw_sm90/params.h"
+#include "../operands.h"
+#include "tiling.h"
+
+namespace convt::implicit_gemm_nhwc_sm90 {
+
+struct Params {
+  TensorMap x_map;
+  const unsigned char* packed;
+  // An output by its definition (implicit_gemm/device.cuh).
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch_stride, x_channel_stride, y_batch_stride, y_channel_stride, bias_stride;
+  int64_t w_strides[4];
+  int32_t x_row_stride, x_column_stride, y_row_stride, y_column_stride;
+  int32_t batch, in_channels, out_channels;  // channels of a group
+  Axis<int32_t> h, v;
+  Divisor by_bias_period;
+
+  bool resident, pairs;  // two columns of the product that follow each other do so in y
+  int32_t tiles, chunks, taps, steps, taps_of_step, last_products;
+  int32_t row, column;  // of the patch, from the tile's first position
+  int32_t tile_rows, tile_columns, log_side_by_side;
+  int32_t pitch, patch_rows;  // bytes of a row of a patch, and rows
+  int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
+  int32_t channels_of_tile, columns_of_row;  // columns of the product of a row of y
+  Divisor by_channels, by_columns, by_rows, by_groups;
+  Divisor by_columns_of_row, by_channels_of_tile;
+  uint16_t tap_row[most_taps], step_column[most_taps];  // from the patch's first
+};
+
+static_assert(std::is_trivially_copyable_v<Params>);
+static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
+
+struct Launch {
+  Params params;
+  TensorMapLayout x_map;
+  implicit_gemm_nchw_sm90::PrepareParams prepare;
+  int64_t prepare_grid;
+};
+
+// Whether two columns of the product that follow each other do so in y, at a multiple of two elements, as far as
+// strides tell: of a position's channels, or of its phases' if y is dense and a tile has all channels.
+inline bool in_pairs(const Config& c, const Problem& p, const void* y) {
+  const int64_t channels = channels_of_tile(c, p), element = element_size(p.dtype);
+  const bool dense = p.groups == 1 && channels == p.out_channels && p.y_strides[3] == channels;
+  const bool straddling = channels % 2 != 0;
+  if (p.out_channels > 1 && p.y_strides[1] != 1) return false;
+  if (straddling && (!dense || p.stride_w % 2 != 0 || p.out_w % p.stride_w != 0)) return false;
+  if (reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(2 * element) != 0) return false;
+  if (!straddling && (p.out_channels_per_group() % 2 != 0 || (p.out_w > 1 && p.y_strides[3] % 2 != 0))) return false;
+  return (p.out_h == 1 || p.y_strides[2] % 2 == 0) && (p.batch == 1 || p.y_strides[0] % 2 == 0);
+}
+
+inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
+  const Config& config = configs[plan.configuration];
+  Tables t;
+  make_tables(p, t);
+  const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
+  const int32_t side_by_side = plan.tile.columns / block_side;
+  const Tiling n = make_tiling(config, p, t, side_by_side);
+  launch.x_map = make_x_map(p, n, o.x);
+
+  Params& q = launch.params;
+  q = {};
+  auto* const workspace = static_cast<unsigned char*>(o.workspace);
+  q.packed = workspace;
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.bias_stride = p.bias_stride;
+  std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
+  q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0, q.x_column_stride = p.in_w > 1 ? narrow(p.x_strides[3]) : 0;
+  q.y_row_stride = p.out_h > 1 ? narrow(p.y_strides[2]) : 0;
+  q.y_column_stride = p.out_w > 1 ? narrow(p.y_strides[3]) : 0;
+  q.batch = narrow(p.batch);
+  q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
+  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
+  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.by_bias_period = Divisor(p.bias_period > 0 ? p.bias_period : p.out_channels);
+  q.resident = n.resident, q.pairs = in_pairs(config, p, o.result);
+  q.tiles = narrow(n.tiles), q.chunks = t.taps() > 0 ? narrow(n.chunks) : 0, q.taps = t.taps();
+  q.steps = t.columns, q.taps_of_step = t.rows;
+  const int64_t channels_of_chunk = chunk_bytes / element_size(p.dtype);
+  q.last_products = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk,
+                                             channels_of_chunk / products_of_chunk));
+  if (t.taps() > 0) q.row = t.row[0], q.column = t.column[0];
+  for (int32_t i = 0; i < t.rows; ++i) q.tap_row[i] = static_cast<uint16_t>(t.row[i] - t.row[0]);
+  for (int32_t i = 0; i < t.columns; ++i) q.step_column[i] = static_cast<uint16_t>(t.column[i] - t.column[0]);
+  q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
+  while (1 << q.log_side_by_side < side_by_side) ++q.log_side_by_side;
+  q.pitch = n.patch_columns * chunk_bytes, q.patch_rows = n.patch_rows;
+  q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
+  q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
+  q.channels_of_tile = narrow(channels_of_tile(config, p)), q.columns_of_row = narrow(p.stride_w) * q.channels_of_tile;
+  q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
+  q.by_groups = Divisor(p.groups);
+  q.by_columns_of_row = Divisor(q.columns_of_row), q.by_channels_of_tile = Divisor(q.channels_of_tile);
+
+  auto& r = launch.prepare;
+  r = {};
+  r.w = o.w, r.packed = workspace;
+  std::copy(p.w_strides.begin(), p.w_strides.end(), r.w_strides);
+  r.in_channels = q.in_channels, r.out_channels = q.out_channels, r.channels = config.columns, r.taps = t.taps();
+  r.phases_innermost = false;
+  const int64_t outputs = n.channel_tiles * config.columns, chunk_units = chunk_bytes / 16;
+  const int64_t units = p.groups * outputs * n.chunks * chunk_units * t.taps();
+  r.units = narrow(units);
+  r.by_taps = Divisor(std::max(t.taps(), 1)), r.by_outputs = Divisor(outputs);
+  r.by_chunk_units = Divisor(chunk_units), r.by_chunks = Divisor(n.chunks);
+  r.channels_of_tile = q.channels_of_tile, r.row_phases = narrow(p.stride_h);
+  r.by_channels = Divisor(config.columns), r.by_phases = Divisor(q.channels_of_tile);
+  r.by_column_phases = Divisor(p.stride_w);
+  for (int32_t i = 0; i < t.taps(); ++i) {
+    r.tap_row[i] = static_cast<uint8_t>(i % t.rows), r.tap_column[i] = static_cast<uint8_t>(i / t.rows);
+  }
+  std::copy(t.kernel_row, t.kernel_row + most_taps, r.kernel_row);
+  std::copy(t.kernel_column, t.kernel_column + most_taps, r.kernel_column);
+  r.packing = narrow(ceil_div<int64_t>(units, implicit_gemm_nchw_sm90::prepare_threads));
+  launch.prepare_grid = std::max(1, r.packing);
+}
+
+}  // namespace convt::implicit_gemm_nhwc_sm90
