@@ -26,7 +26,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   }
 }
 
-int resident = 0, pairs = 0, apart = 0, side_by_side[5] = {};
+int flat = 0, resident = 0, pairs = 0, apart = 0, side_by_side[5] = {};
 
 template <Mode mode>
 bool run(int32_t row) {
@@ -48,10 +48,11 @@ bool run(int32_t row) {
     family::Tables t;
     family::make_tables(p, t);
     // Blocks as they may lie, if there is room.
+    const int32_t block_rows = pick(0, 2) == 0 ? 1 : 8;
     const int32_t across = std::min(family::configs[row].blocks, 1 << pick(0, 2));
-    const family::Tiling n = family::make_tiling(family::configs[row], p, t, across);
+    const family::Tiling n = family::make_tiling(family::configs[row], p, t, block_rows, across);
     if (n.patch_stages > 0) {
-      plan.tile.rows = n.tile_rows, plan.tile.columns = n.tile_columns;
+      plan.tile.piece_rows = block_rows, plan.tile.rows = n.tile_rows, plan.tile.columns = n.tile_columns;
       plan.shared_bytes = n.shared_bytes(), plan.grid = n.tiles;
     }
     // A block takes several tiles.
@@ -64,7 +65,7 @@ bool run(int32_t row) {
                  [&] { implicit_gemm_nchw_sm90::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan, launch.params);
-    resident += launch.params.resident, ++(launch.params.pairs ? pairs : apart), ++side_by_side[plan.tile.columns / 8];
+    resident += launch.params.resident, ++(launch.params.pairs ? pairs : apart), ++side_by_side[plan.tile.columns * plan.tile.piece_rows / 64], flat += plan.tile.piece_rows == 1;
     const std::string what = configuration + ", " + std::to_string(plan.tile.columns) + " columns";
     if constexpr (mode == Mode::tf32) {
       const auto nearest = [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
@@ -87,9 +88,9 @@ bool run_number(int number) {
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  using convt::resident, convt::pairs, convt::apart, convt::side_by_side;
+  using convt::flat, convt::resident, convt::pairs, convt::apart, convt::side_by_side;
   const int status = convt::run_problems(argc, argv, convt::run_number);
-  std::printf("weights stay: %d; pairs: %d; apart: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n", resident, pairs, apart,
+  std::printf("blocks of a row: %d; weights stay: %d; pairs: %d; apart: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n", flat, resident, pairs, apart,
               side_by_side[1], side_by_side[2], side_by_side[4]);
   return status;
 }

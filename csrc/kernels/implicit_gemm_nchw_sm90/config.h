@@ -1,9 +1,9 @@
 // Configurations of the implicit GEMM for NCHW on Hopper's tensor cores (wgmma, sm_90a): M = output positions, N =
 // output channels, K = (input channel, tap), of each phase of the columns for itself; or, as sub-pixel convolution has
-// it (Shi et al., 2016), N = (output channel, phase), K having the taps of all phases, some of which are zeros. x is the operand in registers. A
-// lane loads it from shared memory as it lies in memory, at any shift by a tap: nothing transposes it, which the other
-// families of implicit GEMM do, whose operand in shared memory has its channels innermost. And 16 or 32 output
-// channels do not fill up to 64.
+// it (Shi et al., 2016), N = (output channel, phase), K having the taps of all phases, some of which are zeros. x is
+// the operand in registers. A lane loads it from shared memory as it lies in memory, at any shift by a tap: nothing
+// transposes it, which the other families of implicit GEMM do, whose operand in shared memory has its channels
+// innermost. And 16 or 32 output channels do not fill up to 64.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,14 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"128x128", 1, 128, 2, 2}, {"64x256", 1, 64, 4, 2},   {"32x384", 1, 32, 6, 2},
-    {"2x64x128", 2, 64, 2, 2}, {"2x32x256", 2, 32, 4, 2}, {"2x16x384", 2, 16, 6, 2},
-    {"subpixel_16x512", 1, 16, 8, 2, true}, {"subpixel_32x384", 1, 32, 6, 2, true},
+    {"128x128", 1, 128, 2, 2},
+    {"64x256", 1, 64, 4, 2},
+    {"32x384", 1, 32, 6, 2},
+    {"2x64x128", 2, 64, 2, 2},
+    {"2x32x256", 2, 32, 4, 2},
+    {"2x16x384", 2, 16, 6, 2},
+    {"subpixel_16x512", 1, 16, 8, 2, true},
+    {"subpixel_32x384", 1, 32, 6, 2, true},
     {"subpixel_64x256", 1, 64, 4, 2, true},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);

@@ -45,8 +45,8 @@ struct Params {
   int32_t tile_rows, tile_columns, log_strips;
   int32_t row_bytes, channel_bytes;  // of a patch
   int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
-  int32_t staged_bytes;  // of a buffer of outputs; 0: they are written from registers
-  int32_t vector;        // outputs side by side that are written at once
+  int32_t staged_bytes;                 // of a buffer of outputs; 0: they are written from registers
+  int32_t vector;                       // outputs side by side that are written at once
   Divisor by_phases, by_column_phases;  // that the columns of a product are of
   Divisor by_channels, by_columns, by_rows, by_sets, by_groups;
   DeviceSet sets[most_sets];

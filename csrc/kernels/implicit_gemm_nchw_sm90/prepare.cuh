@@ -61,10 +61,9 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   }
   const auto channels = static_cast<uint32_t>(p.channels);
   const int64_t tile = static_cast<int64_t>(group) * (p.by_outputs.divisor / channels) + tile_of_group;
-  unsigned char* const to = p.packed +
-                            ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) *
-                                (p.by_chunk_units.divisor * channels * 16) +
-                            unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
+  unsigned char* const to =
+      p.packed + ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) * (p.by_chunk_units.divisor * channels * 16) +
+      unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
   device::store_global_16(to, words[0], words[1], words[2], words[3]);
 }
 

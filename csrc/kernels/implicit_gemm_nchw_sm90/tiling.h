@@ -178,7 +178,9 @@ inline bool whole_sectors(const Problem& p) {
 
 // Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns. (Where they
 // begin at whole sectors, registers are faster.)
-inline bool may_stage(const Config& c, const Problem& p) { return c.phases == p.stride_w && !c.subpixel && !whole_sectors(p); }
+inline bool may_stage(const Config& c, const Problem& p) {
+  return c.phases == p.stride_w && !c.subpixel && !whole_sectors(p);
+}
 
 // With strips of so many side by side; `staged`: outputs pass through shared memory. No stages: they have no room.
 inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t strips, bool staged) {

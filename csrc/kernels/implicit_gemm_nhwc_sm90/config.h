@@ -12,9 +12,9 @@ namespace convt::implicit_gemm_nhwc_sm90 {
 
 using namespace implicit_gemm;
 
-// A warpgroup multiplies `blocks` blocks of 8 rows of 8 positions by `columns` columns.
+// A warpgroup multiplies `blocks` blocks of 64 positions, 8 rows of 8 or a row, by `columns` columns.
 struct Config {
-  const char* name;                     // columns x positions
+  const char* name;                    // columns x positions
   int32_t columns, blocks, residents;  // blocks of threads of a multiprocessor
 };
 
@@ -24,7 +24,7 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // A warpgroup multiplies, and a warp has data copied.
 inline constexpr int32_t consumers = 128, warps = 4, threads = consumers + 32;
-inline constexpr int32_t block_side = 8;
+inline constexpr int32_t block_positions = 64;
 // A product takes 32 bytes of channels, and a chunk of the reduction is 128 bytes of them: a row of a patch.
 inline constexpr int32_t k_bytes = 32, chunk_bytes = 128, products_of_chunk = chunk_bytes / k_bytes;
 

@@ -54,8 +54,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
     for (int32_t c = 0; c < p.chunks; ++c) {
       device::mbarrier_wait(shared.patch_empty(patch.stage), patch.parity);
       const int32_t at[] = {c * channels_of_chunk, tile.group, tile.column + p.column, tile.row + p.row, tile.image};
-      device::mbarrier_arrive_expect(shared.patch_full(patch.stage),
-                                     static_cast<uint32_t>(p.pitch * p.patch_rows));
+      device::mbarrier_arrive_expect(shared.patch_full(patch.stage), static_cast<uint32_t>(p.pitch * p.patch_rows));
       device::box_load(shared.patches + static_cast<uint32_t>(patch.stage * p.patch_bytes), p.x_map, at,
                        shared.patch_full(patch.stage));
       patch.advance(p.patch_stages);
@@ -82,13 +81,17 @@ struct Outputs {
   static constexpr Config config = configs[Row];
 
   const Params& p;
-  int32_t image, group, channel, channels;  // the tile's first channel of the group, and how many it has
-  int32_t row, column, product_column;      // the lane's first position, and its first column of the product
+  int32_t image, group, channel, channels;     // the tile's first channel of the group, and how many it has
+  int32_t row, column, half_row, half_column;  // the lane's first position of a block, and its second one from there
+  int32_t product_column;                      // its first
 
   CONVT_DEVICE Outputs(const Params& p, const Tile& tile, int32_t warp, int32_t lane) : p(p) {
     image = tile.image, group = tile.group;
     channel = tile.channel_tile * p.channels_of_tile, channels = smaller(p.channels_of_tile, p.out_channels - channel);
-    row = tile.row + 2 * warp, column = tile.column + lane / 4, product_column = lane % 4 * 2;
+    const bool flat = p.block_rows == 1;
+    row = tile.row + (flat ? 0 : 2 * warp), column = tile.column + (flat ? 16 * warp : 0) + lane / 4;
+    half_row = flat ? 0 : 1, half_column = flat ? 8 : 0;
+    product_column = lane % 4 * 2;
   }
 
   struct Place {
@@ -104,9 +107,11 @@ struct Outputs {
     const uint32_t column_phase = p.by_channels_of_tile.divide(of_channel);
     return {static_cast<int32_t>(of_channel), static_cast<int32_t>(row_phase), static_cast<int32_t>(column_phase)};
   }
-  CONVT_DEVICE int32_t row_of(int m, int half) const { return row + (m >> p.log_side_by_side) * block_side + half; }
-  CONVT_DEVICE int32_t column_of(int m) const {
-    return column + (m & ((1 << p.log_side_by_side) - 1)) * block_side;
+  CONVT_DEVICE int32_t row_of(int m, int half) const {
+    return row + (m >> p.log_side_by_side) * p.block_rows + half * half_row;
+  }
+  CONVT_DEVICE int32_t column_of(int m, int half) const {
+    return column + (m & ((1 << p.log_side_by_side) - 1)) * p.block_columns + half * half_column;
   }
 
   // `Pairs`: both columns of the product at once.
@@ -122,12 +127,11 @@ struct Outputs {
         if (!at.there(p, channels)) continue;
 #pragma unroll
         for (int m = 0; m < config.blocks; ++m) {
-          const int32_t y_column = column_of(m) * p.v.stride + at.column;
-          if (y_column >= p.v.out) continue;
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int32_t y_row = row_of(m, half) * p.h.stride + at.row;
-            if (y_row >= p.h.out) continue;
+            const int32_t y_row = row_of(m, half) * p.h.stride + at.row,
+                          y_column = column_of(m, half) * p.v.stride + at.column;
+            if (y_row >= p.h.out || y_column >= p.v.out) continue;
             Scalar* const to = y + static_cast<int64_t>(y_row) * p.y_row_stride +
                                static_cast<int64_t>(y_column) * p.y_column_stride + at.channel * p.y_channel_stride;
             store<Pairs ? 2 : 1>(to, &sums[m][4 * j + 2 * half + e]);
@@ -144,7 +148,8 @@ struct Outputs {
     for (int32_t i = 0; i < config.columns / 2 * config.blocks; ++i) {
       const int32_t half = i % 2, e = i / 2 % 2, m = i / 4 % config.blocks, j = i / 4 / config.blocks;
       const Place at = place_of(8 * j + e);
-      const int32_t y_row = row_of(m, half) * p.h.stride + at.row, y_column = column_of(m) * p.v.stride + at.column;
+      const int32_t y_row = row_of(m, half) * p.h.stride + at.row,
+                    y_column = column_of(m, half) * p.v.stride + at.column;
       if (!at.there(p, channels) || y_row >= p.h.out || y_column >= p.v.out) continue;
       correct_output<mode, true>(p, group, image, channel + at.channel, y_row, y_column);
     }
@@ -181,14 +186,17 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
   const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32));
   const auto pitch = static_cast<uint32_t>(p.pitch);
-  const device::MatrixDescriptor x_of_stages = device::matrix_descriptor(shared.patches, pitch);
+  const device::MatrixDescriptor x_of_stages =
+      device::matrix_descriptor(shared.patches, p.block_rows == 1 ? 8 * chunk_bytes : pitch);
   const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
   uint32_t block_at[config.blocks];
 #pragma unroll
   for (int m = 0; m < config.blocks; ++m) {
     const auto down = static_cast<uint32_t>(m >> p.log_side_by_side),
                right = static_cast<uint32_t>(m & ((1 << p.log_side_by_side) - 1));
-    block_at[m] = (down * pitch + right * chunk_bytes) * block_side / 16;
+    block_at[m] = (down * static_cast<uint32_t>(p.block_rows) * pitch +
+                   right * static_cast<uint32_t>(p.block_columns) * chunk_bytes) /
+                  16;
   }
   device::Ring patch, weights;
 #pragma unroll 1
@@ -205,8 +213,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         if (p.bias != nullptr) {
           const auto at = outputs.place_of(8 * j + e);
           if (at.there(p, outputs.channels)) {
-            load<1>(bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + outputs.channel + at.channel),
-                    &bias);
+            load<1>(
+                bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + outputs.channel + at.channel),
+                &bias);
           }
         }
 #pragma unroll

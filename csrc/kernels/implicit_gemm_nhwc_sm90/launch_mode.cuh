@@ -16,8 +16,8 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #include "../dispatch.h"
 #include "../early_launch.h"
-#include "kernel.cuh"
 #include "../implicit_gemm_nchw_sm90/prepare.cuh"
+#include "kernel.cuh"
 
 namespace convt::implicit_gemm_nhwc_sm90 {
 
@@ -31,7 +31,8 @@ cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStr
 template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   implicit_gemm_nchw_sm90::prepare_kernel<typename Traits<mode>::Scalar>
-      <<<static_cast<unsigned>(launch.prepare_grid), implicit_gemm_nchw_sm90::prepare_threads, 0, stream>>>(launch.prepare);
+      <<<static_cast<unsigned>(launch.prepare_grid), implicit_gemm_nchw_sm90::prepare_threads, 0, stream>>>(
+          launch.prepare);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   return dispatch_row<config_count>(plan.configuration,

@@ -30,7 +30,7 @@ struct Params {
   bool resident, pairs;  // two columns of the product that follow each other do so in y
   int32_t tiles, chunks, taps, steps, taps_of_step, last_products;
   int32_t row, column;  // of the patch, from the tile's first position
-  int32_t tile_rows, tile_columns, log_side_by_side;
+  int32_t tile_rows, tile_columns, log_side_by_side, block_rows, block_columns;
   int32_t pitch, patch_rows;  // bytes of a row of a patch, and rows
   int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
   int32_t channels_of_tile, columns_of_row;  // columns of the product of a row of y
@@ -67,8 +67,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Tables t;
   make_tables(p, t);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
-  const int32_t side_by_side = plan.tile.columns / block_side;
-  const Tiling n = make_tiling(config, p, t, side_by_side);
+  const int32_t block_rows = plan.tile.piece_rows, block_columns = block_positions / block_rows;
+  const int32_t side_by_side = plan.tile.columns / block_columns;
+  const Tiling n = make_tiling(config, p, t, block_rows, side_by_side);
   launch.x_map = make_x_map(p, n, o.x);
 
   Params& q = launch.params;
@@ -97,6 +98,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   for (int32_t i = 0; i < t.rows; ++i) q.tap_row[i] = static_cast<uint16_t>(t.row[i] - t.row[0]);
   for (int32_t i = 0; i < t.columns; ++i) q.step_column[i] = static_cast<uint16_t>(t.column[i] - t.column[0]);
   q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
+  q.block_rows = block_rows, q.block_columns = block_columns;
   while (1 << q.log_side_by_side < side_by_side) ++q.log_side_by_side;
   q.pitch = n.patch_columns * chunk_bytes, q.patch_rows = n.patch_rows;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;

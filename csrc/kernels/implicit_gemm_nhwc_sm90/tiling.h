@@ -40,14 +40,17 @@ struct Tiling {
   bool resident = false;  // all weights stay in shared memory
   int64_t chunks = 0, channel_tiles = 0, row_tiles = 0, column_tiles = 0, tiles = 0;
 
-  int32_t shared_bytes() const { return 1024 + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes; }
+  int32_t shared_bytes() const {
+    return 1024 + patch_stages * patch_bytes + weight_stages * weight_bytes + barrier_bytes;
+  }
 };
 
-// With so many blocks side by side. No stages: they have no room.
-inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t side_by_side) {
+// With blocks of so many rows, 8 or 1, and so many blocks side by side. No stages: they have no room.
+inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, int32_t block_rows,
+                          int32_t side_by_side) {
   const int64_t element = element_size(p.dtype);
   Tiling n;
-  n.tile_columns = block_side * side_by_side, n.tile_rows = block_side * (c.blocks / side_by_side);
+  n.tile_columns = block_positions / block_rows * side_by_side, n.tile_rows = block_rows * (c.blocks / side_by_side);
   const auto extent = [](const int32_t* at, int32_t count) { return count == 0 ? 0 : at[count - 1] - at[0]; };
   n.patch_rows = n.tile_rows + extent(t.row, t.rows), n.patch_columns = n.tile_columns + extent(t.column, t.columns);
   n.patch_bytes = ceil_div(n.patch_rows * n.patch_columns * chunk_bytes, 1024) * 1024;

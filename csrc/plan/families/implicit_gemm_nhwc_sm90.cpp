@@ -25,12 +25,12 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
 
 // With so many blocks side by side; a reason if it cannot be.
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, const family::Tables& t,
-                       int32_t side_by_side) {
+                       int32_t block_rows, int32_t side_by_side) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) {
     return refuse(Algorithm::implicit_gemm_nhwc_sm90, config.name, reason);
   };
-  const family::Tiling n = family::make_tiling(config, p, t, side_by_side);
+  const family::Tiling n = family::make_tiling(config, p, t, block_rows, side_by_side);
   if (n.patch_stages == 0) return refused("has no room for two patches of x and the weights of two steps");
   constexpr int64_t limit = int64_t{1} << 30;
   if (n.tiles >= limit) return refused("takes less than 2^30 tiles");
@@ -45,7 +45,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.shared_bytes = n.shared_bytes();
   c.plan.workspace_bytes = packed;
   GemmTile& tile = c.plan.tile;
-  tile.images = 1, tile.rows = n.tile_rows, tile.columns = n.tile_columns;
+  tile.piece_rows = block_rows, tile.images = 1, tile.rows = n.tile_rows, tile.columns = n.tile_columns;
   tile.row_phases = static_cast<int32_t>(p.stride_h), tile.column_phases = static_cast<int32_t>(p.stride_w);
   tile.channel_groups = family::products_of_chunk, tile.patch_stages = n.patch_stages;
 
@@ -53,17 +53,19 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;
   const double waves = std::ceil(number(n.tiles) / number(config.residents * device.multiprocessors));
   const double channels_of_product = 32 / number(element_size(p.dtype));
-  const double products = std::ceil(number(p.in_channels_per_group()) / channels_of_product) * number(t.taps()) *
-                          number(config.blocks);
+  const double products =
+      std::ceil(number(p.in_channels_per_group()) / channels_of_product) * number(t.taps()) * number(config.blocks);
   // A product reads 2 KB of x and its weights, 128 bytes a clock. Not fitted yet.
   const double of_product = std::max(number(config.columns) / 2, 16 + number(config.columns) / 4);
-  const double read = number(n.chunks) * (number(n.patch_bytes) + (n.resident ? 0 : t.taps() * family::tap_bytes(config)));
-  const double stores = family::warps * config.blocks * config.columns / 4.0 * (family::in_pairs(config, p, nullptr) ? 1 : 2);
+  const double read =
+      number(n.chunks) * (number(n.patch_bytes) + (n.resident ? 0 : t.taps() * family::tap_bytes(config)));
+  const double stores =
+      family::warps * config.blocks * config.columns / 4.0 * (family::in_pairs(config, p, nullptr) ? 1 : 2);
   const double of_tile = 2000 + std::max(products * of_product, read / 36) + 8 * stores;
   const double work = clock * of_tile * config.residents * waves;
   const double memory = number(p.compulsory_bytes()) / (0.85 * device.bandwidth);
-  c.estimated_seconds =
-      launch_seconds + 4e-6 + packing_seconds(p, device, packed) + std::pow(std::pow(work, 4) + std::pow(memory, 4), 0.25);
+  c.estimated_seconds = launch_seconds + 4e-6 + packing_seconds(p, device, packed) +
+                        std::pow(std::pow(work, 4) + std::pow(memory, 4), 0.25);
   return c;
 }
 
@@ -75,17 +77,19 @@ void implicit_gemm_nhwc_sm90_candidates(const Problem& p, const DeviceInfo& devi
   if (reason.empty()) reason = family::make_tables(p, t);
   for (int32_t row = 0; row < family::config_count; ++row) {
     const family::Config& config = family::configs[row];
-    const std::string why = !reason.empty()                             ? reason
+    const std::string why = !reason.empty()                            ? reason
                             : family::channels_of_tile(config, p) == 0 ? "has fewer columns than there are phases"
-                                                                        : "";
+                                                                       : "";
     if (!why.empty()) {
       out.push_back(refuse(Algorithm::implicit_gemm_nhwc_sm90, config.name, why));
       continue;
     }
     std::optional<Candidate> best;
-    for (int32_t side_by_side = config.blocks; side_by_side > 0; side_by_side /= 2) {
-      const Candidate other = candidate_of(p, device, row, t, side_by_side);
-      best = best ? faster(*best, other) : other;
+    for (const int32_t block_rows : {8, 1}) {
+      for (int32_t side_by_side = config.blocks; side_by_side > 0; side_by_side /= 2) {
+        const Candidate other = candidate_of(p, device, row, t, block_rows, side_by_side);
+        best = best ? faster(*best, other) : other;
+      }
     }
     out.push_back(*best);
   }
