@@ -13,7 +13,9 @@ from convt import _C
 
 FAMILY = "implicit_gemm_nchw_sm90"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
-NAMES = [f"{FAMILY}/{name}" for name in ("128x128", "64x256", "32x384", "2x64x128", "2x32x256", "2x16x384")]
+CHANNELS = ("128x128", "64x256", "32x384", "2x64x128", "2x32x256", "2x16x384")
+MERGED = ("subpixel_16x512", "subpixel_32x384", "subpixel_64x256")
+NAMES = [f"{FAMILY}/{name}" for name in (*CHANNELS, *MERGED)]
 
 SQUARE = Problem(2, 64, 64, (128, 96), (3, 3))
 WIDE = Problem(1, 32, 32, (64, 512), (3, 7), padding=(1, 3))

@@ -32,7 +32,7 @@ inline constexpr int32_t most_patch_stages = 4, fewest_patch_stages = 2;
 inline constexpr int32_t most_weight_stages = 48, fewest_weight_stages = 2;
 // Full and empty of each stage.
 inline constexpr int32_t barrier_bytes = 8 * 2 * (most_patch_stages + most_weight_stages);
-constexpr int32_t shared_bytes_limit(const Config& c) { return (228 * 1024 / c.residents - 1024) / 128 * 128; }
+constexpr int32_t shared_bytes_limit(int32_t residents) { return (228 * 1024 / residents - 1024) / 128 * 128; }
 
 // Packed weights of a tap and a chunk.
 constexpr int32_t tap_bytes(const Config& c) { return products_of_chunk * c.columns * k_bytes; }

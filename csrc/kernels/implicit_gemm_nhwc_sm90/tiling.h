@@ -38,6 +38,7 @@ struct Tiling {
   int32_t patch_rows = 0, patch_columns = 0;  // of x
   int32_t patch_bytes = 0, patch_stages = 0, weight_bytes = 0, weight_stages = 0;
   bool resident = false;  // all weights stay in shared memory
+  int32_t residents = 0;  // blocks of threads of a multiprocessor
   int64_t chunks = 0, channel_tiles = 0, row_tiles = 0, column_tiles = 0, tiles = 0;
 
   int32_t shared_bytes() const {
@@ -62,15 +63,19 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
   n.tiles = checked_mul(checked_mul(n.row_tiles, n.column_tiles),
                         checked_mul(n.channel_tiles, checked_mul(p.groups, p.batch)));
   if (n.patch_columns > tensor_map_most_box || n.patch_rows > tensor_map_most_box) return n;
-  // 1 KB more, since patches begin at multiples of it.
-  const int32_t room = shared_bytes_limit(c) - barrier_bytes - 1024;
   const int64_t steps = n.chunks * t.columns;
-  for (int32_t stages = most_patch_stages; stages >= fewest_patch_stages && n.patch_stages == 0; --stages) {
-    const int32_t weights = std::min(most_weight_stages, (room - stages * n.patch_bytes) / n.weight_bytes);
-    if (weights < fewest_weight_stages) continue;
-    n.resident = n.channel_tiles * p.groups == 1 && steps <= weights;
-    if (!n.resident && stages > fewest_patch_stages && weights < 2 * fewest_weight_stages) continue;
-    n.patch_stages = stages, n.weight_stages = n.resident ? static_cast<int32_t>(std::max<int64_t>(1, steps)) : weights;
+  // As many blocks of threads as the configuration has, or one.
+  for (n.residents = c.residents; n.residents > 0 && n.patch_stages == 0; n.residents -= n.patch_stages == 0) {
+    // 1 KB more, since patches begin at multiples of it.
+    const int32_t room = shared_bytes_limit(n.residents) - barrier_bytes - 1024;
+    for (int32_t stages = most_patch_stages; stages >= fewest_patch_stages && n.patch_stages == 0; --stages) {
+      const int32_t weights = std::min(most_weight_stages, (room - stages * n.patch_bytes) / n.weight_bytes);
+      if (weights < fewest_weight_stages) continue;
+      n.resident = n.channel_tiles * p.groups == 1 && steps <= weights;
+      if (!n.resident && stages > fewest_patch_stages && weights < 2 * fewest_weight_stages) continue;
+      n.patch_stages = stages;
+      n.weight_stages = n.resident ? static_cast<int32_t>(std::max<int64_t>(1, steps)) : weights;
+    }
   }
   return n;
 }

@@ -20,6 +20,11 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (p.in_channels == 0) return "takes at least one input channel";
   if (p.out_channels > 1 && p.y_strides[1] != 1) return "takes outputs whose channels are innermost";
   if (p.in_channels > 1 && p.x_strides[1] != 1) return "takes x whose channels are innermost";
+  family::Tiling any;
+  any.patch_rows = any.patch_columns = 1;
+  if (!p.x_aligned || !family::make_x_map(p, any, nullptr).valid()) {
+    return "takes x whose positions begin at multiples of 16 bytes";
+  }
   return "";
 }
 
@@ -36,11 +41,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   if (n.tiles >= limit) return refused("takes less than 2^30 tiles");
   const int64_t packed = family::packed_bytes(config, p, t, n);
   if (packed >= limit) return refused("takes less than 1 GiB of packed weights");
-  if (!p.x_aligned || !family::make_x_map(p, n, nullptr).valid()) {
-    return refused("takes x whose positions begin at multiples of 16 bytes");
-  }
   Candidate c = fitting(Algorithm::implicit_gemm_nhwc_sm90, config.name, row);
-  c.plan.grid = std::min<int64_t>(n.tiles, config.residents * device.multiprocessors);
+  c.plan.grid = std::min<int64_t>(n.tiles, n.residents * device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = n.shared_bytes();
   c.plan.workspace_bytes = packed;
@@ -51,7 +53,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
 
   const auto number = [](auto v) { return static_cast<double>(v); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;
-  const double waves = std::ceil(number(n.tiles) / number(config.residents * device.multiprocessors));
+  const double waves = std::ceil(number(n.tiles) / number(n.residents * device.multiprocessors));
   const double channels_of_product = 32 / number(element_size(p.dtype));
   const double products =
       std::ceil(number(p.in_channels_per_group()) / channels_of_product) * number(t.taps()) * number(config.blocks);
@@ -62,7 +64,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double stores =
       family::warps * config.blocks * config.columns / 4.0 * (family::in_pairs(config, p, nullptr) ? 1 : 2);
   const double of_tile = 2000 + std::max(products * of_product, read / 36) + 8 * stores;
-  const double work = clock * of_tile * config.residents * waves;
+  const double work = clock * of_tile * n.residents * waves;
   const double memory = number(p.compulsory_bytes()) / (0.85 * device.bandwidth);
   c.estimated_seconds = launch_seconds + 4e-6 + packing_seconds(p, device, packed) +
                         std::pow(std::pow(work, 4) + std::pow(memory, 4), 0.25);
