@@ -17,13 +17,12 @@ namespace {
 namespace family = implicit_gemm_nhwc_sm90;
 using family::Mode;
 
-template <Mode mode, int Row = 0>
+template <Mode mode>
 void launch_row(const Plan& plan, const family::Params& params) {
-  if constexpr (Row < family::config_count) {
-    if (plan.configuration != Row) return launch_row<mode, Row + 1>(plan, params);
+  visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
                  [&] { family::implicit_gemm_nhwc_sm90_kernel<mode, Row>(params); });
-  }
+  });
 }
 
 int flat = 0, resident = 0, pairs = 0, apart = 0, side_by_side[5] = {};
@@ -60,7 +59,6 @@ bool run(int32_t row) {
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
-    if (getenv("DBG")) { std::printf("%s groups %d chunks %d tiles %d steps %d taps %d stages %d %d resident %d patch %d pitch %d rows %d\n", configuration.c_str(), (int)p.groups, launch.params.chunks, launch.params.tiles, launch.params.steps, launch.params.taps, launch.params.patch_stages, launch.params.weight_stages, launch.params.resident, launch.params.patch_bytes, launch.params.pitch, launch.params.patch_rows); std::fflush(stdout);}
     simt::launch(dim3(static_cast<unsigned>(launch.prepare_grid)), dim3(implicit_gemm_nchw_sm90::prepare_threads), 0,
                  [&] { implicit_gemm_nchw_sm90::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);

@@ -156,7 +156,7 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::implicit_gemm_nchw_sm90:
       C10_CUDA_CHECK(implicit_gemm_nchw_sm90::launch(plan, problem, operands, stream));
-      break;
+      return;
     case Algorithm::implicit_gemm_nhwc_sm90:
       C10_CUDA_CHECK(implicit_gemm_nhwc_sm90::launch(plan, problem, operands, stream));
       return;
