@@ -8,6 +8,7 @@
 
 #include "kernels/implicit_gemm_nhwc_sm90/kernel.cuh"
 #include "kernels/implicit_gemm_nchw_sm90/prepare.cuh"
+#include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
 

@@ -119,22 +119,31 @@ struct Outputs {
   CONVT_DEVICE void write(const float (&sums)[config.blocks][config.columns / 2]) const {
     Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
                       (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
+    // From the lane's first position to its others, as the same for all lanes: what remains for an output is a sum and
+    // two comparisons.
+    const auto down = [&](int m, int half) {
+      return ((m >> p.log_side_by_side) * p.block_rows + half * half_row) * p.h.stride;
+    };
+    const auto right = [&](int m, int half) {
+      return ((m & ((1 << p.log_side_by_side) - 1)) * p.block_columns + half * half_column) * p.v.stride;
+    };
 #pragma unroll
     for (int j = 0; j < config.columns / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < (Pairs ? 1 : 2); ++e) {
         const Place at = place_of(8 * j + e);
         if (!at.there(p, channels)) continue;
+        const int32_t y_row = row * p.h.stride + at.row, y_column = column * p.v.stride + at.column;
+        Scalar* const to = y + static_cast<int64_t>(y_row) * p.y_row_stride +
+                           static_cast<int64_t>(y_column) * p.y_column_stride + at.channel * p.y_channel_stride;
 #pragma unroll
         for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int32_t y_row = row_of(m, half) * p.h.stride + at.row,
-                          y_column = column_of(m, half) * p.v.stride + at.column;
-            if (y_row >= p.h.out || y_column >= p.v.out) continue;
-            Scalar* const to = y + static_cast<int64_t>(y_row) * p.y_row_stride +
-                               static_cast<int64_t>(y_column) * p.y_column_stride + at.channel * p.y_channel_stride;
-            store<Pairs ? 2 : 1>(to, &sums[m][4 * j + 2 * half + e]);
+            if (y_row >= p.h.out - down(m, half) || y_column >= p.v.out - right(m, half)) continue;
+            store<Pairs ? 2 : 1>(to + (static_cast<int64_t>(down(m, half)) * p.y_row_stride +
+                                       static_cast<int64_t>(right(m, half)) * p.y_column_stride),
+                                 &sums[m][4 * j + 2 * half + e]);
           }
         }
       }
@@ -156,25 +165,50 @@ struct Outputs {
   }
 };
 
-// The products of a tap, of so many times 32 bytes of channels. Nothing is in flight from a tap to the next: ptxas
-// serialises products in flight across branches (benchmarks/notes/implicit_gemm_nchw_sm90.md).
-template <Mode mode, int Row, int Products>
-CONVT_DEVICE void multiply(device::MatrixDescriptor x_of_stages, device::SharedAddress x,
+inline constexpr int32_t most_taps_at_once = 3;
+
+// The products of taps that follow each other in a step, of so many times 32 bytes of channels. Nothing is in flight
+// from a call to the next: ptxas serialises products in flight across branches
+// (benchmarks/notes/implicit_gemm_nchw_sm90.md).
+template <Mode mode, int Row, int Products, int Taps>
+CONVT_DEVICE void multiply(device::MatrixDescriptor x_of_stages, const device::SharedAddress (&x)[most_taps_at_once],
                            const uint32_t (&block_at)[configs[Row].blocks], device::MatrixDescriptor w_of_stages,
                            device::SharedAddress w, float (&sums)[configs[Row].blocks][configs[Row].columns / 2]) {
   constexpr Config config = configs[Row];
+  constexpr uint32_t of_product = config.columns * k_bytes / 16;  // weights, in units of 16 bytes
   device::wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < Products; ++k) {
-    const auto b = device::with_start(w_of_stages, w + static_cast<uint32_t>(k * config.columns * k_bytes / 16));
+  for (int tap = 0; tap < Taps; ++tap) {
 #pragma unroll
-    for (int m = 0; m < config.blocks; ++m) {
-      const auto a = device::with_start(x_of_stages, x + block_at[m] + static_cast<uint32_t>(k * k_bytes / 16));
-      device::wgmma<device::wgmma_type<typename Traits<mode>::Scalar>, config.columns>(sums[m], a, b);
+    for (int k = 0; k < Products; ++k) {
+      const auto b =
+          device::with_start(w_of_stages, w + static_cast<uint32_t>(tap * products_of_chunk + k) * of_product);
+#pragma unroll
+      for (int m = 0; m < config.blocks; ++m) {
+        const auto a = device::with_start(x_of_stages, x[tap] + block_at[m] + static_cast<uint32_t>(k * k_bytes / 16));
+        device::wgmma<device::wgmma_type<typename Traits<mode>::Scalar>, config.columns>(sums[m], a, b);
+      }
     }
   }
   device::wgmma_commit();
   device::wgmma_wait<0>();
+}
+
+// As many products as there are of 32 bytes of channels, and as many taps.
+template <Mode mode, int Row, int Products = products_of_chunk, int Taps = most_taps_at_once>
+CONVT_DEVICE void multiply(int32_t products, int32_t taps, device::MatrixDescriptor x_of_stages,
+                           const device::SharedAddress (&x)[most_taps_at_once],
+                           const uint32_t (&block_at)[configs[Row].blocks], device::MatrixDescriptor w_of_stages,
+                           device::SharedAddress w, float (&sums)[configs[Row].blocks][configs[Row].columns / 2]) {
+  if constexpr (Products > 1) {
+    if (products < Products)
+      return multiply<mode, Row, Products - 1, Taps>(products, taps, x_of_stages, x, block_at, w_of_stages, w, sums);
+  }
+  if constexpr (Taps > 1) {
+    if (taps < Taps)
+      return multiply<mode, Row, Products, Taps - 1>(products, taps, x_of_stages, x, block_at, w_of_stages, w, sums);
+  }
+  multiply<mode, Row, Products, Taps>(x_of_stages, x, block_at, w_of_stages, w, sums);
 }
 
 // By the warpgroup that multiplies.
@@ -237,17 +271,14 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         device::SharedAddress w =
             device::start_of(w_of_stages) + static_cast<uint32_t>(weights.stage * (p.weight_bytes / 16));
 #pragma unroll 1
-        for (int32_t tap = 0; tap < p.taps_of_step; ++tap, w += products_of_chunk * of_product) {
-          const device::SharedAddress of_tap = of_step + p.tap_row[tap] * (pitch / 16);
-          if (products == products_of_chunk) {
-            multiply<mode, Row, products_of_chunk>(x_of_stages, of_tap, block_at, w_of_stages, w, sums);
-          } else if (products == 1) {
-            multiply<mode, Row, 1>(x_of_stages, of_tap, block_at, w_of_stages, w, sums);
-          } else if (products == 2) {
-            multiply<mode, Row, 2>(x_of_stages, of_tap, block_at, w_of_stages, w, sums);
-          } else {
-            multiply<mode, Row, 3>(x_of_stages, of_tap, block_at, w_of_stages, w, sums);
+        for (int32_t tap = 0; tap < p.taps_of_step; tap += most_taps_at_once) {
+          device::SharedAddress of_taps[most_taps_at_once];
+#pragma unroll
+          for (int i = 0; i < most_taps_at_once; ++i) {
+            of_taps[i] = of_step + p.tap_row[smaller(tap + i, p.taps_of_step - 1)] * (pitch / 16);
           }
+          multiply<mode, Row>(products, p.taps_of_step - tap, x_of_stages, of_taps, block_at, w_of_stages, w, sums);
+          w += most_taps_at_once * products_of_chunk * of_product;
         }
         if (!p.resident) {
           device::mbarrier_arrive_if(shared.weights_empty(weights.stage), lane == 0);
@@ -266,13 +297,15 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     } else {
       outputs.template write<false>(sums);
     }
-    float zeros = 0;
+    // Four sums, since each waits for itself.
+    float zeros[4] = {};
 #pragma unroll
     for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
-      for (int e = 0; e < config.columns / 2; ++e) zeros = fmaf(sums[m][e], 0.0f, zeros);
+      for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
     }
-    if (zeros != zeros) outputs.correct();
+    const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
+    if (zero != zero) outputs.correct();
   }
 }
 
