@@ -52,7 +52,7 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
     steps += number(set.steps);
   }
   const double sets = number(t.sets);
-  const double main = std::pow(std::pow(std::max(0.82 * products, 1.13 * shared), 4) + std::pow(read / 32, 4), 0.25);
+  const double main = std::pow(std::pow(std::max(0.79 * products, 1.09 * shared), 4) + std::pow(read / 33, 4), 0.25);
   // Stores: to memory, where each touches so many sectors; or to shared memory, from where rows go as whole lines.
   const int32_t values = family::outputs_side_by_side(config, p),
                 vector = std::min(values, family::vector_of(config, p, nullptr, staged));
@@ -62,13 +62,13 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
   const double stores = family::warps * number(config.accumulators()) * there / vector;
   // Of 16 bits, two positions are packed, and brought into order.
   const bool half = element_size(p.dtype) == 2;
-  double of_store = half ? 18 : 13;
+  double of_store = half ? 18 : 12;
   if (!staged) {
     const double run = 16 * number(phases * element_size(p.dtype));  // of the lanes of a channel, bytes
     const bool whole = vector == values && family::whole_sectors(p);
-    of_store = 0.17 * (phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
+    of_store = 0.1 * (phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
   }
-  return (half ? 2000 : 1400) + chunks / sets * (main + (half ? 163 : 61) * steps) + of_store * stores;
+  return (half ? 1660 : 1160) + chunks / sets * (main + (half ? 140 : 50) * steps) + of_store * stores;
 }
 
 // With strips of so many side by side, written from registers or through shared memory; a reason if it cannot be.
@@ -107,18 +107,18 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // begin anywhere.
   const double element = number(element_size(p.dtype)), y_bytes = number(p.y_elements()) * element;
   const bool anywhere = !family::whole_sectors(p);
-  double again = 4.6 * family::sector_bytes / (number(n.tile_columns * p.stride_w) * element);
+  double again = (anywhere ? 6.2 : 4.7) * family::sector_bytes / (number(n.tile_columns * p.stride_w) * element);
   if (phases != p.stride_w) {
-    again += (anywhere ? 6.6 : 3.2) * std::pow(number(p.stride_w) / number(phases) - 1, 0.9);
+    again += (anywhere ? 6.5 : 3.1) * std::pow(number(p.stride_w) / number(phases) - 1, 0.9);
   } else if (anywhere && !staged) {
     const int32_t side_by_side = family::outputs_side_by_side(config, p);
     const double stores = number(side_by_side) / family::vector_of(config, p, nullptr, false);  // of a lane
-    again += 5.6 / (number(phases) * element) * (1 + 2.8 * (stores - 1));
+    again += 3 / (number(phases) * element) * (1 + 3.8 * (stores - 1));
   }
-  const double memory = (number(p.compulsory_bytes()) + again * y_bytes) / device.bandwidth;
+  const double memory = (0.9 * number(p.compulsory_bytes()) + again * y_bytes) / device.bandwidth;
   const double copying = copies_x ? 1.2e-6 + 2.5 * number(family::copied_bytes(p)) / (0.6 * device.bandwidth) : 0;
-  c.estimated_seconds =
-      launch_seconds + 3e-6 + packing_seconds(p, device, packed) + copying + std::sqrt(work * work + memory * memory);
+  c.estimated_seconds = launch_seconds + 4.7e-6 + 1.8 * packing_seconds(p, device, packed) + copying +
+                        std::pow(std::pow(work, 1.8) + std::pow(memory, 1.8), 1 / 1.8);
   return c;
 }
 

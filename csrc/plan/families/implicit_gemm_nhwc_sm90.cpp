@@ -60,25 +60,26 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       std::ceil(number(p.in_channels_per_group()) / channels_of_product) * number(t.taps()) * number(config.blocks);
   // A product reads 2 KB of x and its weights, 128 bytes a clock. The constants are fitted to sweeps of all layers on
   // an H200. Blocks of threads of a multiprocessor hide what each waits for, but not what they write.
-  const double multiply = 1.07 * products * std::max(number(config.columns) / 2, 15.5 + number(config.columns) / 4);
+  const double multiply = 1.07 * products * std::max(number(config.columns) / 2, 17 + number(config.columns) / 4);
   const double read =
       number(n.chunks) * (number(n.patch_bytes) + (n.resident ? 0 : t.taps() * family::tap_bytes(config)));
-  const double alone = 4650 + number(n.chunks) * (560 + 53 * t.taps()) + 1.4 * multiply;
+  const double accumulators = number(config.blocks * config.columns) / 2;
+  const double alone = 50 * accumulators + number(n.chunks) * (325 + 176 * t.taps()) + 0.8 * multiply;
   const double there = number(channels * family::phases_of(p)) / config.columns;  // of the columns
   const bool pairs = family::in_pairs(config, p, nullptr);
   const double stores = family::warps * config.blocks * config.columns / 4.0 * there * (pairs ? 1 : 2);
-  const double of_tile = std::pow(std::pow(std::max(alone / n.residents, multiply), 4) + std::pow(read / 60, 4), 0.25) +
-                         (pairs ? 18 : 59) * stores;
+  const double of_tile = std::pow(std::pow(std::max(alone / n.residents, multiply), 4) + std::pow(read / 45, 4), 0.25) +
+                         (pairs ? 15 : 58) * stores;
   const double work = clock * of_tile * n.residents * waves;
   // A tile that has some of the channels shares sectors with others.
   constexpr double sector_bytes = 32;
   const double element = number(element_size(p.dtype));
   const double again =
-      channels < p.out_channels ? 2.2 * std::max(sector_bytes / (number(channels) * element) - 1, 0.0) : 0;
+      channels < p.out_channels ? 2.3 * std::max(sector_bytes / (number(channels) * element) - 1, 0.0) : 0;
   const double memory =
-      (1.1 * number(p.compulsory_bytes()) + again * number(p.y_elements()) * element) / device.bandwidth;
-  c.estimated_seconds =
-      launch_seconds + 3e-6 + packing_seconds(p, device, packed) + std::sqrt(work * work + memory * memory);
+      (0.9 * number(p.compulsory_bytes()) + again * number(p.y_elements()) * element) / device.bandwidth;
+  c.estimated_seconds = launch_seconds + 5.5e-6 + packing_seconds(p, device, packed) +
+                        std::pow(std::pow(work, 1.65) + std::pow(memory, 1.65), 1 / 1.65);
   return c;
 }
 
