@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "kernels/implicit_gemm/prepare.cuh"
 #include "kernels/implicit_gemm_nchw_sm90/kernel.cuh"
-#include "kernels/implicit_gemm_nchw_sm90/prepare.cuh"
 #include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"

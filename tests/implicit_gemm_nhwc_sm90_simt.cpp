@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "kernels/implicit_gemm/prepare.cuh"
 #include "kernels/implicit_gemm_nhwc_sm90/kernel.cuh"
-#include "kernels/implicit_gemm_nchw_sm90/prepare.cuh"
 #include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
@@ -60,11 +60,12 @@ bool run(int32_t row) {
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
-    simt::launch(dim3(static_cast<unsigned>(launch.prepare_grid)), dim3(implicit_gemm_nchw_sm90::prepare_threads), 0,
-                 [&] { implicit_gemm_nchw_sm90::prepare_kernel<Scalar>(launch.prepare); });
+    simt::launch(dim3(static_cast<unsigned>(launch.prepare_grid)), dim3(family::prepare_threads), 0,
+                 [&] { family::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan, launch.params);
-    resident += launch.params.resident, ++(launch.params.pairs ? pairs : apart), ++side_by_side[plan.tile.columns * plan.tile.piece_rows / 64], flat += plan.tile.piece_rows == 1;
+    resident += launch.params.resident, ++(launch.params.pairs ? pairs : apart),
+        ++side_by_side[plan.tile.columns * plan.tile.piece_rows / 64], flat += plan.tile.piece_rows == 1;
     const std::string what = configuration + ", " + std::to_string(plan.tile.columns) + " columns";
     if constexpr (mode == Mode::tf32) {
       const auto nearest = [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
@@ -89,7 +90,7 @@ bool run_number(int number) {
 int main(int argc, char** argv) {
   using convt::flat, convt::resident, convt::pairs, convt::apart, convt::side_by_side;
   const int status = convt::run_problems(argc, argv, convt::run_number);
-  std::printf("blocks of a row: %d; weights stay: %d; pairs: %d; apart: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n", flat, resident, pairs, apart,
-              side_by_side[1], side_by_side[2], side_by_side[4]);
+  std::printf("blocks of a row: %d; weights stay: %d; pairs: %d; apart: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n",
+              flat, resident, pairs, apart, side_by_side[1], side_by_side[2], side_by_side[4]);
   return status;
 }

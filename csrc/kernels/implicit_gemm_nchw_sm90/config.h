@@ -72,10 +72,6 @@ constexpr int32_t staged_bytes(const Config& c, int32_t strips, int32_t element_
   return staged_channels * staged_rows(c) * (warps / strips) * staged_pitch(c, strips, element_bytes);
 }
 
-// The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.
-inline constexpr int32_t prepare_threads = 256, copied_of_thread = 8,
-                         copied_elements = prepare_threads * copied_of_thread;
-
 constexpr bool has_mode(Mode m) { return m != Mode::ieee; }
 
 }  // namespace convt::implicit_gemm_nchw_sm90

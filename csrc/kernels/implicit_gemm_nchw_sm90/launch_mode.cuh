@@ -16,8 +16,8 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #include "../dispatch.h"
 #include "../early_launch.h"
+#include "../implicit_gemm/prepare.cuh"
 #include "kernel.cuh"
-#include "prepare.cuh"
 
 namespace convt::implicit_gemm_nchw_sm90 {
 

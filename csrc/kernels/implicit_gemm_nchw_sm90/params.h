@@ -6,6 +6,7 @@
 #include "../../plan/plan.h"
 #include "../access_width.h"
 #include "../divisor.h"
+#include "../implicit_gemm/prepare.h"
 #include "../operands.h"
 #include "tiling.h"
 
@@ -55,28 +56,6 @@ struct Params {
 
 static_assert(std::is_trivially_copyable_v<Params>);
 static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
-
-// What the kernel before it is given.
-struct PrepareParams {
-  const void *w, *x;
-  unsigned char* packed;
-  unsigned char* copy;
-  int64_t w_strides[4];
-  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
-  int32_t in_channels, out_channels, channels;  // of a group; columns of a product
-  int32_t channels_of_tile, row_phases;         // that are merged
-  bool phases_innermost;                        // of a product's columns, or channels
-  int32_t taps;                                 // packed
-  int32_t units;                                // of 16 bytes, packed
-  int32_t packing;                              // blocks, which come first
-  int32_t copied, copied_row, columns;          // elements
-  Divisor by_taps, by_outputs, by_chunk_units, by_chunks;
-  Divisor by_copied_row, by_in_rows, by_in_channels;
-  Divisor by_channels, by_phases, by_column_phases;
-  uint8_t tap_row[most_taps], tap_column[most_taps], kernel_row[most_taps], kernel_column[most_taps];
-};
-
-static_assert(std::is_trivially_copyable_v<PrepareParams>);
 
 struct Launch {
   Params params;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "../implicit_gemm/merged_phases.h"
 #include "../implicit_gemm/phases.h"
 #include "../tensor_map.h"
 #include "config.h"
@@ -40,34 +41,6 @@ struct Tables {
   uint8_t tap_row[most_taps], tap_column[most_taps];
   uint8_t kernel_row[most_taps], kernel_column[most_taps];
 };
-
-inline constexpr uint8_t no_tap = 0xff;
-
-// Of an axis whose phases are merged: the inputs that any of them reads, from the position, in ascending order, and of
-// each of those the kernel's row (or column) of each phase. How many there are, or -1 if they are too many.
-inline int32_t merge_phases(const Axis<int64_t>& a, int32_t (&inputs)[most_taps], uint8_t (&kernel)[most_taps]) {
-  const auto stride = static_cast<int32_t>(a.stride), step = static_cast<int32_t>(a.input_step);
-  int32_t count = 0;
-  for (int32_t c = 0; c < stride; ++c) {
-    const AxisPhase phase = axis_phase(a, c, a.stride);
-    for (int32_t j = 0; j < phase.taps; ++j) {
-      const int32_t input = phase.origin - j * step;
-      if (std::find(inputs, inputs + count, input) != inputs + count) continue;
-      if ((count + 1) * stride > most_taps) return -1;
-      inputs[count++] = input;
-    }
-  }
-  std::sort(inputs, inputs + count);
-  std::fill_n(kernel, count * stride, no_tap);
-  for (int32_t c = 0; c < stride; ++c) {
-    const AxisPhase phase = axis_phase(a, c, a.stride);
-    for (int32_t j = 0; j < phase.taps; ++j) {
-      const auto i = std::find(inputs, inputs + count, phase.origin - j * step) - inputs;
-      kernel[i * stride + c] = static_cast<uint8_t>(phase.first_tap + j * a.tap_step);
-    }
-  }
-  return count;
-}
 
 // Where a set's patch begins, and how far it goes.
 inline void make_patch(const Problem& p, Set& set, Tables& t) {

@@ -16,7 +16,7 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
 
 #include "../dispatch.h"
 #include "../early_launch.h"
-#include "../implicit_gemm_nchw_sm90/prepare.cuh"
+#include "../implicit_gemm/prepare.cuh"
 #include "kernel.cuh"
 
 namespace convt::implicit_gemm_nhwc_sm90 {
@@ -30,9 +30,8 @@ cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStr
 
 template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  implicit_gemm_nchw_sm90::prepare_kernel<typename Traits<mode>::Scalar>
-      <<<static_cast<unsigned>(launch.prepare_grid), implicit_gemm_nchw_sm90::prepare_threads, 0, stream>>>(
-          launch.prepare);
+  prepare_kernel<typename Traits<mode>::Scalar>
+      <<<static_cast<unsigned>(launch.prepare_grid), prepare_threads, 0, stream>>>(launch.prepare);
   const cudaError_t error = cudaGetLastError();
   if (error != cudaSuccess) return error;
   return dispatch_row<config_count>(plan.configuration,

@@ -6,7 +6,7 @@
 #include "../../plan/plan.h"
 #include "../access_width.h"
 #include "../divisor.h"
-#include "../implicit_gemm_nchw_sm90/params.h"
+#include "../implicit_gemm/prepare.h"
 #include "../operands.h"
 #include "tiling.h"
 
@@ -45,7 +45,7 @@ static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
 struct Launch {
   Params params;
   TensorMapLayout x_map;
-  implicit_gemm_nchw_sm90::PrepareParams prepare;
+  PrepareParams prepare;
   int64_t prepare_grid;
 };
 
@@ -127,7 +127,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
   std::copy(t.kernel_row, t.kernel_row + most_taps, r.kernel_row);
   std::copy(t.kernel_column, t.kernel_column + most_taps, r.kernel_column);
-  r.packing = narrow(ceil_div<int64_t>(units, implicit_gemm_nchw_sm90::prepare_threads));
+  r.packing = narrow(ceil_div<int64_t>(units, prepare_threads));
   launch.prepare_grid = std::max(1, r.packing);
 }
 

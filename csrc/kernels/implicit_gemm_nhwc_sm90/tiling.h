@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "../implicit_gemm_nchw_sm90/tiling.h"
+#include "../implicit_gemm/merged_phases.h"
 #include "../tensor_map.h"
 #include "config.h"
 
@@ -24,8 +24,8 @@ struct Tables {
 };
 
 inline std::string make_tables(const Problem& p, Tables& t) {
-  t.rows = implicit_gemm_nchw_sm90::merge_phases(p.axis_h(), t.row, t.kernel_row);
-  t.columns = implicit_gemm_nchw_sm90::merge_phases(p.axis_w(), t.column, t.kernel_column);
+  t.rows = merge_phases(p.axis_h(), t.row, t.kernel_row);
+  t.columns = merge_phases(p.axis_w(), t.column, t.kernel_column);
   if (t.rows < 0 || t.columns < 0 || t.taps() > most_taps) {
     return "takes at most " + std::to_string(most_taps) + " taps";
   }

@@ -2,11 +2,12 @@
 // does not take it as it is.
 #pragma once
 
-#include "../implicit_gemm/device.cuh"
 #include "../tf32.h"
-#include "params.h"
+#include "device.cuh"
+#include "merged_phases.h"
+#include "prepare.h"
 
-namespace convt::implicit_gemm_nchw_sm90 {
+namespace convt::implicit_gemm {
 
 // A thread packs 16 bytes of channels of a tap and an output channel. They lie as wgmma reads them without a swizzle: 8
 // output channels with 16 bytes each, then 16 bytes more of their channels, then the next 8 output channels.
@@ -63,7 +64,7 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   const int64_t tile = static_cast<int64_t>(group) * (p.by_outputs.divisor / channels) + tile_of_group;
   unsigned char* const to =
       p.packed + ((tile * p.by_chunks.divisor + chunk) * p.taps + tap) * (p.by_chunk_units.divisor * channels * 16) +
-      unit / 2 * channels * k_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
+      unit / 2 * channels * packed_product_bytes + column / 8 * 256 + unit % 2 * 128 + column % 8 * 16;
   device::store_global_16(to, words[0], words[1], words[2], words[3]);
 }
 
@@ -102,4 +103,4 @@ __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_c
   }
 }
 
-}  // namespace convt::implicit_gemm_nchw_sm90
+}  // namespace convt::implicit_gemm
