@@ -44,8 +44,8 @@ inline constexpr int32_t consumers = 128, warps = 4, threads = consumers + 128;
 inline constexpr int32_t copier_registers = 40, consumer_registers = 216;
 // Positions of a warp in a row: a lane has two that are neighbours.
 inline constexpr int32_t strip_columns = 16;
-// A product takes 32 bytes of channels, and a chunk of the reduction is that of two.
-inline constexpr int32_t k_bytes = 32, halves = 2, chunk_bytes = halves * k_bytes;
+// A product takes 32 bytes of channels, and a chunk of the reduction is that of two; of one if that is all channels.
+inline constexpr int32_t k_bytes = 32, most_halves = 2;
 // Taps that follow each other in a column of the kernel are a step: rows of x are loaded once for all of them.
 inline constexpr int32_t most_taps_of_step = 3;
 
@@ -57,7 +57,7 @@ inline constexpr int32_t barrier_bytes = 8 * 2 * (most_patch_stages + most_weigh
 constexpr int32_t shared_bytes_limit(const Config& c) { return (228 * 1024 / c.blocks - 1024) / 128 * 128; }
 
 // Packed weights of a tap and a chunk.
-constexpr int32_t tap_bytes(const Config& c) { return halves * c.channels * k_bytes; }
+constexpr int32_t tap_bytes(const Config& c, int32_t halves) { return halves * c.channels * k_bytes; }
 
 // A block may write its rows of y through shared memory, 8 channels of so many rows of each strip at a time, in two
 // buffers.

@@ -59,7 +59,7 @@ struct Patches {
     device::mbarrier_arrive_expect(full, static_cast<uint32_t>(p.patch_bytes));
     device::box_load(shared.patches + ring.stage * static_cast<uint32_t>(p.patch_bytes), p.x_map, at, full);
     ring.advance(p.patch_stages);
-    at[2] += chunk_bytes / static_cast<int32_t>(sizeof(Scalar));
+    at[2] += most_halves * k_bytes / static_cast<int32_t>(sizeof(Scalar));  // one half is all channels
     if (++chunk == p.chunks) {
       number += static_cast<int32_t>(gridDim.x), chunk = 0;
       find(p);
@@ -82,7 +82,8 @@ struct Patches {
 // By one lane: has the weights of each step copied, and x.
 template <class Scalar, int Row>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
-  constexpr int32_t bytes_of_tap = tap_bytes(configs[Row]);
+  constexpr Config config = configs[Row];
+  const int32_t bytes_of_tap = tap_bytes(config, p.halves);
   Patches<Scalar> patches(p);
   if (!p.copies_x && !patches.done(p)) patches.copy(p, shared);
   device::wait_for_previous_kernel();
@@ -318,10 +319,10 @@ struct MergedOutputs {
   }
 };
 
-// A step of `Taps` taps: the products of a chunk's two halves. Products read registers until they are done: those of
+// A step of `Taps` taps: the products of a chunk's halves. Products read registers until they are done: those of
 // one half are while the other's are loaded. Nothing is in flight from a step to the next: for registers of several
 // numbers of taps in flight, ptxas has no room.
-template <Mode mode, int Row, int Taps>
+template <Mode mode, int Row, int Taps, int Halves>
 CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd, device::MatrixDescriptor weights,
                            device::SharedAddress w, float (&sums)[configs[Row].rows][configs[Row].channels / 2]) {
   using Scalar = typename Traits<mode>::Scalar;
@@ -329,9 +330,9 @@ CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd
   constexpr uint32_t channels_of_half = k_bytes / sizeof(Scalar), weights_of_half = config.channels * k_bytes / 16;
   constexpr int rows = config.rows + Taps - 1;
   const auto row_bytes = static_cast<uint32_t>(p.row_bytes), channel_bytes = static_cast<uint32_t>(p.channel_bytes);
-  uint32_t a[halves][rows][4];
+  uint32_t a[Halves][rows][4];
 #pragma unroll
-  for (int half = 0; half < halves; ++half) {
+  for (int half = 0; half < Halves; ++half) {
     const device::SharedAddress x = from + static_cast<uint32_t>(half) * channels_of_half * channel_bytes;
     if (odd) {
 #pragma unroll
@@ -347,7 +348,7 @@ CONVT_DEVICE void multiply(const Params& p, device::SharedAddress from, bool odd
     device::wgmma_fence();
 #pragma unroll
     for (int tap = 0; tap < Taps; ++tap) {
-      const auto b = device::with_start(weights, w + static_cast<uint32_t>(tap * halves + half) * weights_of_half);
+      const auto b = device::with_start(weights, w + static_cast<uint32_t>(tap * Halves + half) * weights_of_half);
 #pragma unroll
       for (int r = 0; r < config.rows; ++r) {
         device::wgmma_registers<config.channels, device::wgmma_type<Scalar>>(sums[r], a[half][r + tap], b);
@@ -511,7 +512,7 @@ struct StagedWriter {
       const uint4 v = device::load_shared_16(line + static_cast<uint32_t>(from));
       device::store_global_16(row + first, v.x, v.y, v.z, v.w);
     } else if (first >= 0 || !ends_apart<Unit>) {
-#pragma unroll(ends_apart<Unit> ? 1 : vector_bytes)
+#pragma unroll(ends_apart <Unit> ? 1 : vector_bytes)
       for (int at = 0; at < vector_bytes; at += Unit * element)
         write_unit<Unit>(row, line, from + at, line_bytes, valid);
     }
@@ -612,12 +613,20 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
           const device::SharedAddress taps_at =
               device::start_of(w_of_stages) + weights.stage * static_cast<uint32_t>(p.weight_bytes / 16);
           const uint32_t taps = taps_of(step);
+          // (A loop for each number of halves is twice the code, which short layers wait for.)
+          const auto multiply_taps = [&]<int Taps>() {
+            if (p.halves == most_halves) {
+              multiply<mode, Row, Taps, most_halves>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
+            } else {
+              multiply<mode, Row, Taps, 1>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
+            }
+          };
           if (taps == 1) {
-            multiply<mode, Row, 1>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
+            multiply_taps.template operator()<1>();
           } else if (taps == 2) {
-            multiply<mode, Row, 2>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
+            multiply_taps.template operator()<2>();
           } else {
-            multiply<mode, Row, 3>(p, from, is_odd(step), w_of_stages, taps_at, sums[phase]);
+            multiply_taps.template operator()<3>();
           }
           device::mbarrier_arrive_if(shared.weights_empty(weights.stage), w.lane == 0);
           weights.advance(p.weight_stages);

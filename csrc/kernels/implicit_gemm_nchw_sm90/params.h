@@ -43,6 +43,7 @@ struct Params {
 
   bool copies_x;  // the kernel before does
   int32_t tiles, chunks, taps;
+  int32_t halves;  // of a chunk
   int32_t tile_rows, tile_columns, log_strips;
   int32_t row_bytes, channel_bytes;  // of a patch
   int32_t patch_bytes, patch_stages, weight_bytes, weight_stages;
@@ -107,7 +108,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
   q.by_bias_period = Divisor(p.bias_period > 0 ? p.bias_period : p.out_channels);
   q.tiles = narrow(n.tiles), q.chunks = narrow(n.chunks), q.taps = t.taps;
-  q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
+  q.halves = n.halves, q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
   while (1 << q.log_strips < strips) ++q.log_strips;
   q.row_bytes = n.patch_columns * narrow(element), q.channel_bytes = n.patch_rows * q.row_bytes;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
@@ -141,7 +142,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.w = o.w, r.packed = workspace;
   std::copy(p.w_strides.begin(), p.w_strides.end(), r.w_strides);
   r.in_channels = q.in_channels, r.out_channels = q.out_channels, r.channels = config.channels, r.taps = t.taps;
-  const int64_t outputs = n.channel_tiles * config.channels, chunk_units = chunk_bytes / 16;
+  const int64_t outputs = n.channel_tiles * config.channels, chunk_units = n.halves * k_bytes / 16;
   const int64_t units = p.groups * outputs * n.chunks * chunk_units * t.taps;
   r.units = narrow(units);
   r.by_taps = Divisor(std::max(t.taps, 1)), r.by_outputs = Divisor(outputs);

@@ -130,6 +130,7 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
 }
 
 struct Tiling {
+  int32_t halves = 0;                                                              // of a chunk
   int32_t tile_rows = 0, tile_columns = 0;                                         // positions
   int32_t patch_rows = 0, patch_columns = 0;                                       // of x, in shared memory
   int32_t patch_bytes = 0, patch_stages = 0, weight_bytes = 0, weight_stages = 0;  // of a stage
@@ -147,6 +148,11 @@ inline bool whole_sectors(const Problem& p) {
     return size <= 1 || stride * element_size(p.dtype) % sector_bytes == 0;
   };
   return whole(p.batch, p.y_strides[0]) && whole(p.out_channels, p.y_strides[1]) && whole(p.out_h, p.y_strides[2]);
+}
+
+// Halves of a chunk of the reduction that a group's channels reach.
+inline int32_t halves_of(const Problem& p) {
+  return p.in_channels_per_group() * element_size(p.dtype) <= k_bytes ? 1 : most_halves;
 }
 
 // Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns. (Where they
@@ -171,8 +177,9 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
       n.patch_columns = u * unit, n.patch_rows = r;
     }
   }
-  n.patch_bytes = n.patch_rows * n.patch_columns * chunk_bytes;
-  n.weight_bytes = t.taps_of_step * tap_bytes(c);
+  n.halves = halves_of(p);
+  n.patch_bytes = n.patch_rows * n.patch_columns * n.halves * k_bytes;
+  n.weight_bytes = t.taps_of_step * tap_bytes(c, n.halves);
   if (staged) n.staged_bytes = staged_bytes(c, strips, static_cast<int32_t>(element));
   const int32_t left = shared_bytes_limit(c) - barrier_bytes - 2 * n.staged_bytes;
   if (n.patch_columns <= tensor_map_most_box && n.patch_rows <= tensor_map_most_box) {
@@ -184,7 +191,7 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
       }
     }
   }
-  n.chunks = ceil_div<int64_t>(p.in_channels_per_group(), chunk_bytes / element);
+  n.chunks = ceil_div<int64_t>(p.in_channels_per_group(), n.halves * k_bytes / element);
   n.channel_tiles = ceil_div<int64_t>(p.out_channels_per_group(), channels_of_tile(c, p));
   n.row_tiles = ceil_div<int64_t>(ceil_div(p.out_h, p.stride_h), n.tile_rows);
   n.column_tiles = ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), n.tile_columns);
@@ -196,7 +203,8 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
 // The workspace: packed weights as [group][tile of channels][chunk][tap], then, if it is there, the copy of x, whose
 // rows begin at multiples of 16 bytes.
 inline int64_t packed_bytes(const Config& c, const Problem& p, const Tables& t, const Tiling& n) {
-  return checked_mul(checked_mul(p.groups, n.channel_tiles), checked_mul(n.chunks, checked_mul(t.taps, tap_bytes(c))));
+  return checked_mul(checked_mul(p.groups, n.channel_tiles),
+                     checked_mul(n.chunks, checked_mul(t.taps, tap_bytes(c, n.halves))));
 }
 inline int64_t copied_row(const Problem& p) {
   const int64_t unit = 16 / element_size(p.dtype);
@@ -218,7 +226,7 @@ inline TensorMapLayout make_x_map(const Problem& p, const Tiling& n, const void*
                       {p.in_w, p.in_h, channels, p.groups, p.batch},
                       {stride(p.in_h, row), stride(channels, channel), stride(p.groups, checked_mul(channels, channel)),
                        stride(p.batch, image)},
-                      {n.patch_columns, n.patch_rows, static_cast<int32_t>(chunk_bytes / bytes), 1, 1}};
+                      {n.patch_columns, n.patch_rows, static_cast<int32_t>(n.halves * k_bytes / bytes), 1, 1}};
   map.swizzle_bytes = 0;
   map.rounds_to_tf32 = bytes == 4;
   return map;

@@ -42,13 +42,14 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
     const family::Set& set = t.set[i];
     if (set.steps == 0) continue;
     for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {
-      const double taps = number(t.step[s].taps), wgmmas = family::halves * rows * taps;
+      const double taps = number(t.step[s].taps), wgmmas = n.halves * rows * taps;
       // Fragments of positions that begin at an odd column are loaded element by element, or twice.
       const double words = (t.step[s].column - set.column) % 2 != 0 ? 8 : 4;
       products += wgmmas * channels / 2;
-      shared += family::warps * family::halves * (rows + taps - 1) * words + wgmmas * channels / 4;
+      shared += family::warps * n.halves * (rows + taps - 1) * words + wgmmas * channels / 4;
     }
-    shared += number(n.patch_bytes) / 128, read += number(n.patch_bytes + set.taps * family::tap_bytes(config));
+    shared += number(n.patch_bytes) / 128,
+        read += number(n.patch_bytes + set.taps * family::tap_bytes(config, n.halves));
     steps += number(set.steps);
   }
   const double sets = number(t.sets);
@@ -97,7 +98,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const int64_t phases = family::column_phases(config, p);
   tile.row_phases = config.subpixel ? static_cast<int32_t>(p.stride_h) : 1;
   tile.column_phases = static_cast<int32_t>(phases);
-  tile.channel_groups = family::halves, tile.patch_stages = n.patch_stages, tile.rows_staged = staged;
+  tile.channel_groups = n.halves, tile.patch_stages = n.patch_stages, tile.rows_staged = staged;
 
   const auto number = [](auto v) { return static_cast<double>(v); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops;
