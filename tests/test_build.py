@@ -268,6 +268,14 @@ def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers_at_any_shift(mo
 
 @with_source
 @pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
+def test_the_compiler_keeps_wgmma_in_flight_of_few_outputs_a_position(mode, tmp_path):
+    said = compile_for_hopper(f"implicit_gemm_nhwc_sm90/instantiations/{mode}.cu", tmp_path)
+    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_nhwc_sm90_kernel", said)
+    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith("implicit_gemm_nhwc_sm90/")])
+
+
+@with_source
+@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
 def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(mode, tmp_path):
     instruction = "HMMA" if mode == "tf32" else "HGMMA"
     said = compile_for_hopper(f"gemm_fold_sm90/instantiations/{mode}.cu", tmp_path, instruction)
