@@ -512,7 +512,7 @@ struct StagedWriter {
       const uint4 v = device::load_shared_16(line + static_cast<uint32_t>(from));
       device::store_global_16(row + first, v.x, v.y, v.z, v.w);
     } else if (first >= 0 || !ends_apart<Unit>) {
-#pragma unroll(ends_apart <Unit> ? 1 : vector_bytes)
+#pragma unroll(ends_apart<Unit> ? 1 : vector_bytes)
       for (int at = 0; at < vector_bytes; at += Unit * element)
         write_unit<Unit>(row, line, from + at, line_bytes, valid);
     }
