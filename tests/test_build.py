@@ -260,18 +260,11 @@ def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(kind, tmp_path)
 
 @with_source
 @pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
-def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers_at_any_shift(mode, tmp_path):
-    said = compile_for_hopper(f"implicit_gemm_nchw_sm90/instantiations/{mode}.cu", tmp_path)
-    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_nchw_sm90_kernel", said)
-    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith("implicit_gemm_nchw_sm90/")])
-
-
-@with_source
-@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
-def test_the_compiler_keeps_wgmma_in_flight_of_few_outputs_a_position(mode, tmp_path):
-    said = compile_for_hopper(f"implicit_gemm_nhwc_sm90/instantiations/{mode}.cu", tmp_path)
-    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_nhwc_sm90_kernel", said)
-    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith("implicit_gemm_nhwc_sm90/")])
+@pytest.mark.parametrize("family", ("implicit_gemm_nchw_sm90", "implicit_gemm_nhwc_sm90"))
+def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(family, mode, tmp_path):
+    said = compile_for_hopper(f"{family}/instantiations/{mode}.cu", tmp_path)
+    kernels = re.findall(rf"Compiling entry function '\S*{family}_kernel", said)
+    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith(f"{family}/")])
 
 
 @with_source
