@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "kernels/gemm_fold_sm90/copy.cuh"
+#include "kernels/copy_rows.cuh"
 #include "kernels/gemm_fold_sm90/kernel.cuh"
 #include "kernels/visit_row.h"
 #include "plan/plan.h"
@@ -83,13 +83,8 @@ bool run(DataType dtype, int32_t row) {
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     family::Params& params = launch.params;
     if (params.copies_x) {
-      simt::launch(dim3(static_cast<unsigned>(launch.copy_grid)), dim3(family::copy_threads), 0, [&] {
-        if constexpr (sizeof(Scalar) == 4) {
-          family::copy_kernel<uint32_t, uint64_t>(launch.copy);
-        } else {
-          family::copy_kernel<uint16_t, uint32_t>(launch.copy);
-        }
-      });
+      simt::launch(dim3(static_cast<unsigned>(copy_blocks(launch.copy))), dim3(copy_threads), 0,
+                   [&] { copy_rows_kernel<std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>(launch.copy); });
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     launch_row<Scalar>(plan, params);

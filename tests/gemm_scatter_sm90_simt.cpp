@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "kernels/gemm_scatter_sm90/align.cuh"
+#include "kernels/copy_rows.cuh"
 #include "kernels/gemm_scatter_sm90/kernel.cuh"
 #include "kernels/visit_row.h"
 #include "plan/plan.h"
@@ -37,7 +37,7 @@ void launch_row(const Plan& plan, const Problem& p, const family::Params& params
   });
 }
 
-int aligned = 0, whole_rows = 0, vectors[9] = {};
+int copied = 0, whole_rows = 0, vectors[9] = {};
 
 template <class Scalar>
 bool run(DataType dtype, int32_t row) {
@@ -62,15 +62,15 @@ bool run(DataType dtype, int32_t row) {
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     family::Params& params = launch.params;
     if (params.copies_x) {
-      simt::launch(dim3(static_cast<unsigned>(launch.align_grid)), dim3(family::align_threads), 0,
-                   [&] { family::align_kernel<Scalar>(launch.align); });
-      ++aligned;
+      simt::launch(dim3(static_cast<unsigned>(copy_blocks(launch.copy))), dim3(copy_threads), 0,
+                   [&] { copy_rows_kernel<uint16_t>(launch.copy); });
+      ++copied;
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     launch_row<Scalar>(plan, p, params);
     ++vectors[params.vector], whole_rows += params.whole_rows;
     const std::string what =
-        configuration + (params.copies_x ? ", aligned" : "") + ", vectors of " + std::to_string(params.vector);
+        configuration + (params.copies_x ? ", copied" : "") + ", vectors of " + std::to_string(params.vector);
     return c.check(what.c_str(), [](float v) { return v; });
   }
 }
@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
     return number % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
                            : convt::run<convt::BFloat16>(DataType::bfloat16, row);
   });
-  std::printf("aligned: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::aligned, convt::whole_rows,
+  std::printf("copied: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::copied, convt::whole_rows,
               vectors[1], vectors[2], vectors[4], vectors[8]);
   return status;
 }

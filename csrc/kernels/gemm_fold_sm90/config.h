@@ -43,9 +43,6 @@ inline constexpr int32_t most_rows = 512, most_columns = 2048;  // of y, in a ti
 inline constexpr int32_t table_bytes = 4 * (most_rows + most_columns);
 inline constexpr int32_t most_together = 8;  // channels that a thread sums at a time, or half as many
 
-// Where x is copied first: threads of a block, and pairs of positions of each.
-inline constexpr int32_t copy_threads = 256, copy_pairs = 4, copy_positions = 2 * copy_threads * copy_pairs;
-
 constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_rows) * block_bytes; }
 // A tile is staged as float32, [kernel row][kernel column][channel][position]. With 32 bytes between kernel columns,
 // lanes of four rows of the product write to different banks. With 64 between kernel rows, so do lanes that read for

@@ -1,7 +1,7 @@
 #include "launch.h"
 
+#include "../copy_rows.cuh"
 #include "../encode_tensor_map.h"
-#include "copy.cuh"
 #include "launch_scalar.cuh"
 
 namespace convt::gemm_fold_sm90 {
@@ -14,11 +14,11 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   }
   const bool float32 = problem.dtype == DataType::float32;
   if (launch.params.copies_x) {
-    const auto grid = static_cast<unsigned>(launch.copy_grid);
+    const auto grid = static_cast<unsigned>(copy_blocks(launch.copy));
     if (float32) {
-      copy_kernel<uint32_t, uint64_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
+      copy_rows_kernel<uint32_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
     } else {
-      copy_kernel<uint16_t, uint32_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
+      copy_rows_kernel<uint16_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
     }
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;

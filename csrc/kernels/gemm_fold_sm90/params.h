@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../copy_rows.h"
 #include "../divisor.h"
 #include "../operands.h"
 #include "tiling.h"
@@ -35,21 +36,10 @@ struct Params {
 
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
 
-// What the kernel that copies x is given.
-struct CopyParams {
-  const void* x;
-  void* to;
-  int64_t batch_stride, channel_stride, row_stride, column_stride;
-  int32_t row;  // elements of `to`, a multiple of 16 bytes
-  int32_t batch, rows, columns;
-  Divisor blocks, by_images, by_rows;
-};
-
 struct Launch {
   Params params;
   TensorMapLayout x_map, w_map;  // of which the driver makes the maps
   CopyParams copy;               // if params.copies_x
-  int64_t copy_grid;
 };
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
@@ -61,21 +51,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q = {};
   q.copies_x = copies;
   if (copies) {
-    const int64_t row = copied_row(p, t), blocks = ceil_div<int64_t>(row, copy_positions);
-    launch.copy = {o.x,
-                   o.workspace,
-                   p.x_strides[0],
-                   p.x_strides[1],
-                   p.x_strides[2],
-                   p.x_strides[3],
-                   narrow(row),
-                   narrow(p.batch),
-                   narrow(p.in_h),
-                   narrow(p.in_w),
-                   Divisor(blocks),
-                   Divisor(t.memory_image),
-                   Divisor(t.memory_row)};
-    launch.copy_grid = blocks * p.in_channels;
+    launch.copy = make_copy(p, o.x, o.workspace, {p.in_channels, p.x_strides[1], copied_row(p, t)},
+                            {p.batch, p.x_strides[0], t.memory_image}, {p.in_h, p.x_strides[2], t.memory_row}, p.in_w,
+                            p.x_strides[3]);
   }
   launch.x_map = make_x_map(p, t, copies ? o.workspace : o.x, copies);
   launch.w_map = make_w_map(p, o.w);

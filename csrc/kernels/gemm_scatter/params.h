@@ -1,6 +1,7 @@
 // What the kernels of both families are given alike.
 #pragma once
 
+#include "../copy_rows.h"
 #include "../divisor.h"
 #include "../operands.h"
 #include "tiling.h"
@@ -22,6 +23,13 @@ void set_common(Params& q, const Problem& p, const Operands& o, const Tiling& t)
   q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
   q.taps = Divisor(is_channels_last(p) ? p.out_channels : p.kernel_h * p.kernel_w);
   q.by_rows = Divisor(row_outputs(p));
+}
+
+// x to [channel][image][position].
+inline CopyParams make_copy(const Problem& p, const void* x, void* to) {
+  const int64_t positions = p.in_h * p.in_w;
+  return convt::make_copy(p, x, to, {p.in_channels, p.x_strides[1], copied_row(p)},
+                          {p.batch, p.x_strides[0], positions}, {1, 0, positions}, positions, position_stride(p));
 }
 
 }  // namespace convt::gemm_scatter

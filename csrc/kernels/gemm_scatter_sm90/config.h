@@ -36,9 +36,6 @@ inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
 inline constexpr int32_t most_kernel_w = block_side;
 inline constexpr int32_t most_narrow_bytes = 64;  // rows of y
 
-// Where rows of x are copied first: threads of a block, and pairs of positions of each.
-inline constexpr int32_t align_threads = 256, align_pairs = 8, align_positions = 2 * align_threads * align_pairs;
-
 constexpr int32_t stage_bytes(const Config& c) { return (c.rows + c.columns) / block_side * block_bytes; }
 // Rows of what a warpgroup stages begin in other banks than their neighbours'.
 constexpr int32_t staged_pitch(const Config& c) { return 2 * c.columns + 16; }

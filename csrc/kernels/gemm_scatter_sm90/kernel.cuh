@@ -164,6 +164,32 @@ CONVT_DEVICE void copy_vectors(uint16_t* to, device::SharedAddress staged, devic
   }
 }
 
+// Copies to y a vector of each of `count` channels: `next` elements of y and `step` bytes of what is staged apart.
+template <int Pitch, int Width, int Parts>
+CONVT_DEVICE void copy_channels(uint16_t* to, int64_t next, device::SharedAddress staged, int32_t step, int32_t count) {
+  constexpr int vector = Width * Parts, together = 4;  // on their way at once
+  const auto load = [&](device::SharedAddress from, uint32_t (&all)[words_of<vector>]) {
+    uint32_t parts[Parts][words_of<Width>];
+#pragma unroll
+    for (int q = 0; q < Parts; ++q) load_words<Width>(from + static_cast<uint32_t>(q * Pitch), parts[q]);
+    interleave<Width, Parts>(parts, all);
+  };
+#pragma unroll 1
+  for (; count >= together; count -= together) {
+    uint32_t all[together][words_of<vector>];
+#pragma unroll
+    for (int i = 0; i < together; ++i) load(staged + static_cast<uint32_t>(i * step), all[i]);
+#pragma unroll
+    for (int i = 0; i < together; ++i, to += next) store_words<vector>(to, all[i]);
+    staged += static_cast<uint32_t>(together * step);
+  }
+#pragma unroll 1
+  for (; count > 0; --count, to += next, staged += static_cast<uint32_t>(step)) {
+    uint32_t all[words_of<vector>];
+    load(staged, all), store_words<vector>(to, all);
+  }
+}
+
 // What the threads of a warpgroup write of a tile: of what is staged, `Parts` rows (columns of the kernel) of `Width`
 // columns (positions) make a vector of y, in which they take turns. In channels_last a vector is part of a row.
 template <int Row, bool channels_last, int Width, int Parts>
@@ -184,33 +210,23 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
   } else {
     const int32_t outputs = smaller(config.group_rows(), p.outputs - tile.output - first_row);
     if (p.whole_rows) {
-      // A warp writes vectors that follow each other in a channel of y, of all rows of the kernel, for every fourth
-      // channel: sectors of memory, of 32 bytes, of which an instruction writes a part take longer.
-      const int32_t warp = thread / 32, taps = p.kernel_h * p.kernel_w;
+      // A warp writes all rows of the kernel of positions that follow each other, for every fourth channel: sectors of
+      // memory, of 32 bytes, of which an instruction writes a part take longer. Channels are the same distance apart.
+      const int32_t warp = thread / 32, taps = p.kernel_h * p.kernel_w, warps = group_threads / 32;
+      const int32_t count = (outputs - warp * taps + warps * taps - 1) / (warps * taps);
+      if (count <= 0) return;
+      uint16_t* const channel = y + get_place(places.kernel_rows, warp * taps);
+      const int32_t vectors = config.columns * taps / vector;
 #pragma unroll 1
-      for (int32_t s = 0; s < config.columns / block_side; ++s) {
-        auto segment = static_cast<uint32_t>(tile.segment + s);
-        p.segments.divide(segment);
-        uint32_t first_column = segment * block_side;
-        p.width.divide(first_column);
-        uint32_t last = first_column + block_side - 1;
-        const uint32_t vectors = (p.width.divide(last) + 1) * p.row_vectors.divisor;
-#pragma unroll 1
-        for (uint32_t v = static_cast<uint32_t>(thread) % 32; v < vectors; v += 32) {
-          uint32_t rest = v;
-          const auto row = static_cast<int32_t>(p.row_vectors.divide(rest));
-          const auto kernel_row = static_cast<int32_t>(p.kernel_row_vectors.divide(rest));
-          const int32_t at = static_cast<int32_t>(rest) * vector, column_of_row = at / p.kernel_w;
-          const int32_t part = at - column_of_row * p.kernel_w;
-          const int32_t column =
-              row * static_cast<int32_t>(p.width.divisor) + column_of_row - static_cast<int32_t>(first_column);
-          if (column < 0 || column >= block_side) continue;
-          const int64_t position = get_place(places.positions, s * block_side + column);
-          if (position < 0) continue;
-          copy_vectors<pitch, Width, Parts>(y + position + kernel_row * p.y_row_stride + part, staged,
-                                            places.kernel_rows, s * block_side + column, warp * taps,
-                                            group_threads / 32 * taps, outputs, kernel_row * p.kernel_w + part);
-        }
+      for (int32_t v = thread % 32; v < vectors; v += 32) {
+        const int32_t of_row = v >> p.log_kernel_h, kernel_row = v - (of_row << p.log_kernel_h);
+        const int32_t column = of_row * vector >> p.log_kernel_w, part = of_row * vector - (column << p.log_kernel_w);
+        const int64_t position = get_place(places.positions, column);
+        if (position < 0) continue;
+        const int32_t row = warp * taps + kernel_row * p.kernel_w + part;
+        copy_channels<pitch, Width, Parts>(
+            channel + position + kernel_row * p.y_row_stride + part, warps * p.y_channel_stride,
+            staged + static_cast<uint32_t>(row * pitch + 2 * column), warps * taps * pitch, count);
       }
       return;
     }

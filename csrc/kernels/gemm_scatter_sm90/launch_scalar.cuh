@@ -15,9 +15,9 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch
 
 #if defined(CONVT_GEMM_SCATTER_SM90_INSTANTIATE)
 
+#include "../copy_rows.cuh"
 #include "../dispatch.h"
 #include "../early_launch.h"
-#include "align.cuh"
 #include "kernel.cuh"
 
 namespace convt::gemm_scatter_sm90 {
@@ -32,7 +32,8 @@ cudaError_t launch_layout(const Plan& plan, const Launch& launch, cudaStream_t s
 template <class Scalar>
 cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch& launch, cudaStream_t stream) {
   if (launch.params.copies_x) {
-    align_kernel<Scalar><<<static_cast<unsigned>(launch.align_grid), align_threads, 0, stream>>>(launch.align);
+    const auto grid = static_cast<unsigned>(copy_blocks(launch.copy));
+    copy_rows_kernel<uint16_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }

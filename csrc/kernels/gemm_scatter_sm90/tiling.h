@@ -12,12 +12,12 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies_x) {
                              : gemm_scatter::make_tiling(p, c.rows, c.columns, copies_x);
 }
 
-// Whether vectors of all rows of the kernel are written in the order in which they are in y: narrow rows, whose ends
-// are in the same sectors of memory as their neighbours'.
+// Whether a warp writes vectors of all rows of the kernel at once: of narrow rows, whose ends are in the same sectors
+// of memory as their neighbours'. Numbers of rows and columns are powers of two then.
 inline bool writes_whole_rows(const Problem& p) {
   const int64_t bytes = 2 * p.out_w;
-  return !is_channels_last(p) && p.kernel_h > 1 && p.y_strides[2] == p.out_w && bytes % 32 != 0 &&
-         bytes <= most_narrow_bytes && block_side % (p.kernel_h * p.kernel_w) == 0;
+  return !is_channels_last(p) && p.kernel_h > 1 && bytes % 32 != 0 && bytes <= most_narrow_bytes &&
+         block_side % (p.kernel_h * p.kernel_w) == 0;
 }
 
 }  // namespace convt::gemm_scatter_sm90

@@ -38,9 +38,8 @@ inline constexpr int32_t segment_rows = box_side(4), chunk = box_side(4), segmen
 inline constexpr int32_t block_columns = 64, block_bytes = block_columns * row_bytes;
 inline constexpr int32_t k_of_product = 8;  // channels of one wgmma
 
-// The kernel before: threads of a block that packs weights, or copies x, and elements of each that it copies.
-inline constexpr int32_t prepare_threads = 256, copied_of_thread = 8,
-                         copied_positions = prepare_threads * copied_of_thread;
+// The kernel before: threads of a block that packs weights, or copies x.
+inline constexpr int32_t prepare_threads = 256;
 // Of a column's weights in shared memory: columns side by side are in other banks.
 inline constexpr int32_t prepare_pitch = chunk + 1, prepare_shared_bytes = 4 * block_columns * prepare_pitch;
 

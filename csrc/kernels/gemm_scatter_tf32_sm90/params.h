@@ -30,16 +30,14 @@ static_assert(std::is_trivially_copyable_v<Params>);
 
 // What the kernel before it is given.
 struct PrepareParams {
-  const float *w, *x;
+  const float* w;
   unsigned char* packed;
-  float* copy;
   int64_t w_input_stride, w_channel_stride, w_row_stride, w_column_stride;
-  int64_t x_batch_stride, x_channel_stride, x_position_stride, copy_row;
   int32_t in_channels, outputs, unit;  // of a group; neighbouring outputs of a lane
   bool channels_last;
-  int32_t packing;    // blocks, which come first
-  int32_t positions;  // of all images
-  Divisor chunks, blocks, taps, by_rows, image, copy_blocks;
+  int32_t packing;  // blocks, which come first
+  Divisor chunks, blocks, taps, by_rows;
+  CopyParams copy;
 };
 
 struct Launch {
@@ -58,7 +56,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const bool copies_x = plan.workspace_bytes > w_bytes;
   const Tiling t = make_tiling(config, p, copies_x);
   auto* const workspace = static_cast<unsigned char*>(o.workspace);
-  auto* const copy = reinterpret_cast<float*>(workspace + w_bytes);
+  unsigned char* const copy = workspace + w_bytes;
 
   launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, copies_x ? copy : o.x, copies_x);
   Params& q = launch.params;
@@ -82,13 +80,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.packing = static_cast<int32_t>(packing);
   launch.prepare_grid = packing;
   if (copies_x) {
-    r.x = static_cast<const float*>(o.x), r.copy = copy;
-    r.x_batch_stride = p.x_strides[0], r.x_channel_stride = p.x_strides[1];
-    r.x_position_stride = position_stride(p), r.copy_row = copied_row(p);
-    r.positions = q.positions, r.image = q.image;
-    const int64_t blocks = ceil_div<int64_t>(t.positions, copied_positions);
-    r.copy_blocks = Divisor(blocks);
-    launch.prepare_grid += blocks * p.in_channels;
+    r.copy = make_copy(p, o.x, copy);
+    launch.prepare_grid += copy_blocks(r.copy);
   }
 }
 

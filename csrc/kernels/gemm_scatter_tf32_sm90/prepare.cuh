@@ -2,6 +2,7 @@
 // the copy engine does not take it as it is.
 #pragma once
 
+#include "../copy_rows.cuh"
 #include "../device.h"
 #include "../tf32.h"
 #include "params.h"
@@ -57,28 +58,7 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   }
 }
 
-// A block has positions of one channel.
-CONVT_DEVICE void copy(const PrepareParams& p, uint32_t number) {
-  const auto channel = static_cast<int64_t>(p.copy_blocks.divide(number));
-  const auto first = static_cast<int32_t>(number) * copied_positions + static_cast<int32_t>(threadIdx.x);
-  const float* const x = p.x + channel * p.x_channel_stride;
-  float* const to = p.copy + channel * p.copy_row;
-  float values[copied_of_thread];
-#pragma unroll
-  for (int i = 0; i < copied_of_thread; ++i) {
-    const int32_t at = first + i * prepare_threads;
-    values[i] = 0;
-    if (at >= p.positions) continue;
-    auto position = static_cast<uint32_t>(at);
-    const auto image = static_cast<int64_t>(p.image.divide(position));
-    values[i] = __ldg(x + image * p.x_batch_stride + position * p.x_position_stride);
-  }
-#pragma unroll
-  for (int i = 0; i < copied_of_thread; ++i) {
-    const int32_t at = first + i * prepare_threads;
-    if (at < p.positions) to[at] = values[i];
-  }
-}
+static_assert(prepare_threads == copy_threads);
 
 static __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_constant__ PrepareParams p) {
   device::let_next_kernel_start();
@@ -86,7 +66,7 @@ static __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const _
   if (blockIdx.x < packing) {
     pack(p, blockIdx.x);
   } else {
-    copy(p, blockIdx.x - packing);
+    copy_rows<uint32_t>(p.copy, blockIdx.x - packing);
   }
 }
 

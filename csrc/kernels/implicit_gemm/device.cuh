@@ -319,12 +319,18 @@ void choose_pack_tile(PackParams& p) {
     t.word = Layout::pitch(t.warps * (Layout::rows / Layout::warps) * t.row);
     return t.shared_bytes = 4 * pack_words * t.word;
   };
-  while (lay_out() > most_pack_bytes && t.warps > 1) t.warps /= 2;
-  while (lay_out() > most_pack_bytes) t.taps = (t.taps + 1) / 2;
   constexpr int64_t groups = pack_words / Layout::group_words;
+  const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
+  // Of few weights blocks have no more than a thread reads at once: what takes time is to wait for memory.
+  const auto waits_again = [&] {
+    const int32_t rows = t.warps * (Layout::rows / Layout::warps);
+    const int64_t blocks = p.by_fragment_rows.divisor * (warps / t.warps) * channel_tiles * p.groups;
+    return rows * t.taps * (pack_words / 8) > pack_threads && blocks < fewest_pack_blocks;
+  };
+  while ((lay_out() > most_pack_bytes || waits_again()) && t.warps > 1) t.warps /= 2;
+  while (lay_out() > most_pack_bytes) t.taps = (t.taps + 1) / 2;
   const int64_t tiles_of_fragment = warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
   const int64_t tap_tiles = ceil_div<int64_t>(taps, t.taps);
-  const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
   t.by_taps = Divisor(t.taps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment), t.by_row_tiles = Divisor(row_tiles);
   t.by_tap_tiles = Divisor(tap_tiles), t.by_channel_tiles = Divisor(channel_tiles);
   t.blocks = std::max<int64_t>(1, row_tiles * tap_tiles * channel_tiles * p.groups);  // one clears the counters

@@ -54,6 +54,7 @@ struct CommonParams {
 
 inline constexpr int32_t pack_threads = 256;
 inline constexpr int32_t pack_words = 32;              // of channels, that a block packs together
+inline constexpr int32_t fewest_pack_blocks = 256;     // if tiles can be smaller
 inline constexpr int32_t most_pack_bytes = 20 * 1024;  // of a tile, so that many blocks share a multiprocessor
 
 // The tile of a block that packs weights: so many taps, and rows of a fragment that so many warps write. In shared

@@ -2,6 +2,7 @@
 // does not take it as it is.
 #pragma once
 
+#include "../copy_rows.cuh"
 #include "../tf32.h"
 #include "device.cuh"
 #include "merged_phases.h"
@@ -68,29 +69,7 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   device::store_global_16(to, words[0], words[1], words[2], words[3]);
 }
 
-template <class Scalar>
-CONVT_DEVICE void copy(const PrepareParams& p, uint32_t number) {
-  using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
-  const auto first = static_cast<int32_t>(number) * copied_elements + static_cast<int32_t>(threadIdx.x);
-  Bits v[copied_of_thread];
-#pragma unroll
-  for (int i = 0; i < copied_of_thread; ++i) {
-    auto column = static_cast<uint32_t>(first + i * prepare_threads);
-    v[i] = 0;
-    if (static_cast<int32_t>(column) >= p.copied) continue;
-    uint32_t row = p.by_copied_row.divide(column);
-    uint32_t channel = p.by_in_rows.divide(row);
-    const uint32_t image = p.by_in_channels.divide(channel);
-    if (static_cast<int32_t>(column) >= p.columns) continue;
-    v[i] = __ldg(static_cast<const Bits*>(p.x) + image * p.x_batch_stride + channel * p.x_channel_stride +
-                 row * p.x_row_stride + column * p.x_column_stride);
-  }
-#pragma unroll
-  for (int i = 0; i < copied_of_thread; ++i) {
-    const int32_t at = first + i * prepare_threads;
-    if (at < p.copied) reinterpret_cast<Bits*>(p.copy)[at] = v[i];
-  }
-}
+static_assert(prepare_threads == copy_threads);
 
 template <class Scalar>
 __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_constant__ PrepareParams p) {
@@ -99,7 +78,7 @@ __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_c
   if (blockIdx.x < packing) {
     pack<Scalar>(p, blockIdx.x * prepare_threads + threadIdx.x);
   } else {
-    copy<Scalar>(p, blockIdx.x - packing);
+    copy_rows<std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>(p.copy, blockIdx.x - packing);
   }
 }
 

@@ -157,13 +157,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   r.packing = narrow(packing);
   launch.prepare_grid = packing;
   if (copies_x) {
-    const int64_t elements = copied_bytes(p) / element;
-    r.x = o.x, r.copy = copy;
-    r.x_batch_stride = p.x_strides[0], r.x_channel_stride = p.x_strides[1];
-    r.x_row_stride = q.x_row_stride, r.x_column_stride = q.x_column_stride;
-    r.copied = narrow(elements), r.copied_row = narrow(copied_row(p)), r.columns = narrow(p.in_w);
-    r.by_copied_row = Divisor(copied_row(p)), r.by_in_rows = Divisor(p.in_h), r.by_in_channels = Divisor(p.in_channels);
-    launch.prepare_grid += ceil_div<int64_t>(elements, copied_elements);
+    const int64_t row = copied_row(p), channel = p.in_h * row;
+    r.copy = make_copy(p, o.x, copy, {p.batch, p.x_strides[0], p.in_channels * channel},
+                       {p.in_channels, p.x_strides[1], channel}, {p.in_h, p.x_strides[2], row}, p.in_w, p.x_strides[3]);
+    launch.prepare_grid += copy_blocks(r.copy);
   }
 }
 

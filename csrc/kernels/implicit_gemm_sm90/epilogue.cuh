@@ -222,6 +222,10 @@ struct RowsInOrder {
       std::conditional_t<Bytes == 16, uint4,
                          std::conditional_t<Bytes == 8, uint2, std::conditional_t<Bytes == 4, uint32_t, uint16_t>>>;
 
+  // Of a lane, so many that they hide how long shared memory takes.
+  template <int Width>
+  static constexpr int on_their_way = sizeof(VectorOf<Width>) < 16 ? 8 : 4;
+
   // A slab that is staged, to y.
   template <int Width>
   CONVT_DEVICE static void write_slab(const Params& p, const Place& at, const WarpPlace& w, const Slab& slab,
@@ -248,7 +252,7 @@ struct RowsInOrder {
         const WarpChannels channels(p, at, w, block);
         Scalar* to = y + (static_cast<int64_t>(at.group) * p.out_channels + channels.first + sub) * p.y_channel_stride;
         const unsigned char* vector = from + m * staged_block_bytes + i * static_cast<int32_t>(sizeof(Vector));
-#pragma unroll 4
+#pragma unroll on_their_way < Width>
         for (int32_t channel = sub; channel < channels.count; channel += together) {
           *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(vector);
           to += together * p.y_channel_stride, vector += together * pitch;
@@ -287,7 +291,7 @@ struct RowsInOrder {
         const unsigned char* vector =
             from + sub * pitch + m * staged_block_bytes + i * static_cast<int>(sizeof(Vector));
         if (channels.count == 16) {
-#pragma unroll 4
+#pragma unroll on_their_way < Width>
           for (int32_t k = 0; k < 16 / together; ++k, to += next) {
             *reinterpret_cast<Vector*>(to) = *reinterpret_cast<const Vector*>(vector + k * together * pitch);
           }

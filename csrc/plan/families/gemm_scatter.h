@@ -51,18 +51,16 @@ inline double work_of_tiles(double tiles, double main, double store, bool altern
 }
 
 // The candidates of a family that takes the problem if `reason` is empty: each with x as it is or copied, whichever is
-// faster. A block of the kernel that copies it has `copied_positions` of a channel.
+// faster.
 template <class Config, int count, class CandidateOf>
 void gemm_scatter_candidates(Algorithm algorithm, const Config (&configs)[count], const Problem& p, std::string reason,
-                             int32_t copied_positions, const CandidateOf& candidate_of, std::vector<Candidate>& out) {
+                             const CandidateOf& candidate_of, std::vector<Candidate>& out) {
   bool as_it_is = false, copied = false;
   if (reason.empty()) {
     const bool last = gemm_scatter::is_channels_last(p);
     const bool innermost = dense(p.in_h * p.in_w, gemm_scatter::position_stride(p), 1);
     as_it_is = last || (innermost && p.x_aligned && gemm_scatter::make_x_map(p, nullptr, false).valid());
-    const int64_t row = gemm_scatter::copied_row(p), blocks = ceil_div<int64_t>(row, copied_positions);
-    copied = !last && row < int64_t{1} << 30 && gemm_scatter::copied_bytes(p) <= most_copied_bytes &&
-             checked_mul(blocks, p.in_channels) < int64_t{1} << 30;
+    copied = !last && gemm_scatter::copied_bytes(p) <= most_copied_bytes;
     if (!as_it_is && !copied) reason = "takes x of at most 1 GiB where its rows begin anywhere";
   }
   for (int32_t row = 0; row < count; ++row) {

@@ -71,7 +71,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
 
 void gemm_scatter_tf32_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   gemm_scatter_candidates(
-      Algorithm::gemm_scatter_tf32_sm90, family::configs, p, refusal(p, device), family::copied_positions,
+      Algorithm::gemm_scatter_tf32_sm90, family::configs, p, refusal(p, device),
       [&](int32_t row, bool copies_x) { return candidate_of(p, device, row, copies_x); }, out);
 }
 
