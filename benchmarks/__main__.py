@@ -114,6 +114,8 @@ def parser():
                                   help="for example csrc/plan/calibration.inc")  # fmt: skip
     text = "take only what is at most so many times the fastest of its cell, for example 1.3 (all)"
     sub["calibrate"].add_argument("--near", type=float, default=inf, metavar="TIMES", help=text)
+    text = "change the scales that FILE has, so that what is chosen is the fastest, or nearly"
+    sub["calibrate"].add_argument("--refine", action="store_true", help=text)
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
@@ -290,7 +292,13 @@ def command_calibrate(top, arguments, argv):
         if not results.rows or path.name != results.csv_path.name:
             top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
         rows |= results.rows
-    arguments.output.write_text(calibrate.text(rows.values(), arguments.near))
+    if arguments.refine and not arguments.output.exists():
+        top.error(f"{arguments.output} does not exist; without --refine it is written anew")
+    if arguments.refine:
+        table = calibrate.refined(rows.values(), calibrate.read(arguments.output.read_text()))
+    else:
+        table = calibrate.table(rows.values(), arguments.near)
+    arguments.output.write_text(calibrate.text(table))
     return 0
 
 

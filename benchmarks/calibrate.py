@@ -4,9 +4,11 @@ For each configuration, precision and layout, log(time) = log(scale) + exponent 
 exponent drawn towards 1 where there are few rows or all of them are of one size. Times are in microseconds.
 
 The planner chooses among configurations that are about as fast as each other. What a model says of those that are far
-from the fastest of their cell does not matter, and may be left out.
+from the fastest of their cell does not matter, and may be left out. What does matter is how much slower the choice is
+than the fastest: `refined` changes the scales of a calibration so that this is least, by trying.
 """
 
+import re
 from math import inf
 
 import numpy as np
@@ -21,6 +23,14 @@ FEWEST = 5
 PRIOR = 2.0
 # Further from 1, an exponent that many small layers suggest would mislead for the few large ones.
 EXPONENTS = (0.95, 1.05)
+# By how much a scale may be refined, and in which steps, as logarithms. (Judged by layers that were left out, twice as
+# much is no better in 16 bits and worse in TF32.)
+FARTHEST = 0.1
+STEPS = (-0.08, -0.04, -0.02, 0.02, 0.04, 0.08)
+# Of the mean loss, what a step must gain; and the difference of two estimates' logarithms at which one is chosen e
+# times as often: the loss of a choice that is nearly another one is between theirs.
+LEAST_GAIN = 2e-5
+TEMPERATURE = 0.03
 
 
 def fit(modelled, measured):
@@ -34,19 +44,24 @@ def fit(modelled, measured):
     return float(np.exp(y.mean() - exponent * x.mean())), exponent
 
 
+def by_cell(rows):
+    """{(case, precision, layout): rows of the configurations that were measured}."""
+    cells = {}
+    for row in rows:
+        if row["configuration"] == TORCH or row["op"] != "forward" or not row["us_median"] or is_wrong(row):
+            continue
+        cells.setdefault((row["case"], row["precision"], row["layout"]), []).append(row)
+    return cells
+
+
 def table(rows, near=inf):
     """[(configuration, {(precisions, layout): (scale, exponent)})] of a sweep's rows, dicts as in its CSV.
 
     Args:
         near: only rows of at most so many times their cell's fastest.
     """
-    cells = {}
-    for row in rows:
-        if row["configuration"] == TORCH or row["op"] != "forward" or not row["us_median"] or is_wrong(row):
-            continue
-        cells.setdefault((row["case"], row["precision"], row["layout"]), []).append(row)
     measured = {}
-    for (_, precision, layout), cell in cells.items():
+    for (_, precision, layout), cell in by_cell(rows).items():
         (precisions,) = [group for group in PRECISIONS if precision in group]
         fastest = min(float(row["us_median"]) for row in cell)
         for row in cell:
@@ -66,14 +81,75 @@ def table(rows, near=inf):
     return result
 
 
-def text(rows, near=inf):
-    """csrc/plan/calibration.inc."""
+def choice_loss(estimates, measured, first):
+    """The mean over cells of the choice's time over the fastest's, as a logarithm; `first` of each cell's rows."""
+    counts = np.diff(np.append(first, len(estimates)))
+    lowest = np.repeat(np.minimum.reduceat(estimates, first), counts)
+    fastest = np.repeat(np.minimum.reduceat(measured, first), counts)
+    share = np.exp((lowest - estimates) / TEMPERATURE)
+    return (np.add.reduceat(share * (measured - fastest), first) / np.add.reduceat(share, first)).mean()
+
+
+def refined(rows, calibration):
+    """`calibration`, as table() returns it, with other scales: those by which the choice's loss is least.
+
+    Coordinate descent on the scales' logarithms, for each precision and layout for itself.
+    """
+    result = {name: dict(of) for name, of in calibration}
+    cells = by_cell(rows)
+    for precisions in PRECISIONS:
+        for layout in LAYOUTS:
+            group = [cell for (_, p, n), cell in cells.items() if p in precisions and n == layout]
+            flat = [row for cell in group for row in cell]
+            if not flat:
+                continue
+            key = precisions, layout
+            names = sorted({row["configuration"] for row in flat})
+            for name in names:
+                result.setdefault(name, {(p, n): (1.0, 1.0) for p in PRECISIONS for n in LAYOUTS})
+            number = np.array([names.index(row["configuration"]) for row in flat])
+            scale, exponent = np.array([result[name][key] for name in names]).T
+            estimates = np.log(scale)[number] + exponent[number] * np.log([float(row["modelled_us"]) for row in flat])
+            measured = np.log([float(row["us_median"]) for row in flat])
+            first = np.cumsum([0] + [len(cell) for cell in group[:-1]])
+            shift, least = np.zeros(len(names)), choice_loss(estimates, measured, first)
+            gained = True
+            while gained:
+                gained = False
+                for i in range(len(names)):
+                    for step in STEPS:
+                        if abs(shift[i] + step) > FARTHEST + 1e-9:
+                            continue
+                        loss = choice_loss(estimates + np.where(number == i, step, 0), measured, first)
+                        if loss < least - LEAST_GAIN:
+                            least, gained = loss, True
+                            shift[i] += step
+                            estimates[number == i] += step
+            for name, s in zip(names, shift, strict=True):
+                before, e = result[name][key]
+                result[name][key] = before * float(np.exp(s)), e
+    return sorted(result.items())
+
+
+def read(source):
+    """table() of the text of a csrc/plan/calibration.inc."""
+    result = []
+    for name, rest in re.findall(r'\{"([^"]+)", (.*)\},', source):
+        numbers = iter(float(v) for v in re.findall(r"[\d.e+-]+", rest))
+        result.append((name, {(p, n): (next(numbers), next(numbers)) for p in PRECISIONS for n in LAYOUTS}))
+    return result
+
+
+def text(calibration):
+    """csrc/plan/calibration.inc of what table() or refined() returns."""
     lines = [
         "// Written by `python -m benchmarks calibrate`, do not edit. {scale, exponent} for float32 without TF32, then",
         "// TF32, then 16 bits; of each NCHW and NHWC.",
         "// clang-format off",
     ]
-    for configuration, of in table(rows, near):
+    for configuration, of in calibration:
+        if all(pair == (1, 1) for pair in of.values()):
+            continue
         pairs = [[f"{{{of[p, n][0]:.3g}, {of[p, n][1]:.3g}}}" for n in LAYOUTS] for p in PRECISIONS]
         inner = ", ".join(f"{{{', '.join(pair)}}}" for pair in pairs)
         lines.append(f'{{"{configuration}", {{{inner}}}}},')

@@ -91,7 +91,7 @@ def test_every_configuration_takes_a_dense_layer(family, precision):
 REFUSALS = {
     "needs sm_80 or later": ("implicit_gemm_sm80", (3, 3), (1, 1), "t4"),
     "needs sm_90": ("implicit_gemm_sm90", (3, 3), (1, 1), "a100"),
-    "takes kernels of at most 128 taps": (None, (16, 16), (8, 8), "h200"),
+    "takes kernels of at most 160 taps": (None, (16, 16), (8, 8), "h200"),
     "takes strides of at most 16": (None, (3, 3), (17, 17), "h200"),
 }
 
@@ -297,7 +297,7 @@ def test_columns_beyond_the_largest_stride_are_channels():
     p = Problem(1, 96, 12, (36, 36), (32, 32), (32, 32))
     x, w = (torch.ones(shape, dtype=torch.float16) for shape in (p.x_shape, p.w_shape))
     refused = candidates(convt.explain(x, w, device="h200", **p.arguments), "implicit_gemm_sm90")
-    assert {c.refusal for c in refused.values()} == {"takes kernels of at most 128 taps"}
+    assert {c.refusal for c in refused.values()} == {"takes kernels of at most 160 taps"}
     p = Problem(1, 96, 12, (36, 36), (4, 32), (4, 32))
     x, w = (lay_out(torch.ones(shape, dtype=torch.float16), "channels_last") for shape in (p.x_shape, p.w_shape))
     taken = candidates(convt.explain(x, w, device="h200", **p.arguments), "implicit_gemm_sm90")

@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import math
 import re
 import threading
 from collections import Counter
@@ -456,8 +457,38 @@ def test_calibration_of_made_up_rows(tmp_path):
     ((_, of), (_, two)) = calibrate.table(rows + far, near=1.3)
     assert of[("fp32",), "nchw"] == (scale, exponent)
     assert two[("fp32",), "nchw"] == (pytest.approx(2.2, rel=0.03), pytest.approx(0.97, abs=0.01))
-    text = calibrate.text(rows)
+    text = calibrate.text(calibrate.table(rows))
     assert '{"a/one", {{{2, 0.97}, {2, 0.97}}, {{1, 1}, {1, 1}}, {{3, 1}, {3, 1}}}},' in text
+
+
+def test_refined_scales_choose_the_fastest():
+    """Of two configurations the one is chosen that is faster, where scales can say so; others keep theirs."""
+    from benchmarks import calibrate
+
+    def row(case, configuration, modelled, us):
+        return {
+            "configuration": configuration, "op": "forward", "precision": "tf32", "layout": "nchw", "case": case,
+            "modelled_us": str(modelled), "us_median": str(us), "rel_l2": "1e-7", "rel_l2_torch": "1e-7",
+        }  # fmt: skip
+
+    rows = []
+    for n in range(20):
+        size = 10.0 * (n + 1)
+        # The model has both alike within 5 %, and b is half as fast; c is out of reach and right.
+        rows += [row(f"case {n}", "b", 0.95 * size, 2 * size), row(f"case {n}", "a", size, size)]
+        rows += [row(f"case {n}", "c", 9 * size, 9 * size)]
+    key = ("tf32",), "nchw"
+    start = [("a", {(p, n): (1.0, 1.0) for p in calibrate.PRECISIONS for n in calibrate.LAYOUTS})]
+    refined = dict(calibrate.refined(rows, start))
+    assert refined["b"][key][0] * 0.95 > refined["a"][key][0] * 1.02
+    assert refined["c"][key] == (1, 1)
+    assert all(abs(math.log(of[key][0])) <= calibrate.FARTHEST + 1e-6 for of in refined.values())
+    assert all(of[("fp32",), "nchw"] == (1, 1) for of in refined.values())
+    # What is written is what is read; rows that change nothing are not.
+    written = calibrate.text(sorted(refined.items()))
+    again = dict(calibrate.read(written))
+    assert set(again) == {"a", "b"} - {name for name, of in refined.items() if of[key] == (1, 1)}
+    assert all(again[name][key] == pytest.approx(refined[name][key], rel=0.01) for name in again)
 
 
 def test_the_planner_uses_the_calibration_that_is_compiled():

@@ -10,15 +10,15 @@
 
 namespace convt {
 
-inline constexpr int32_t copy_threads = 256;
+inline constexpr int32_t copy_threads = 256, eighths_of_thread = 2;
 
 struct CopyParams {
   const unsigned char *x, *x_end;  // behind its last element
   unsigned char* to;
   int64_t outer_stride, middle_stride, inner_stride, column_stride;  // of x
   int32_t middle, inner, columns;                                    // sizes
-  // Bytes of the copy that a thread has: 8 that lie next to each other in x and begin at such a multiple there, or 16
-  // that do not.
+  // Bytes that a thread copies at once: 8 that lie next to each other in x and begin at such a multiple there, of which
+  // it copies two, or 16 that do not.
   int32_t unit;
   int32_t units;
   // Elements of the copy from one to the next; the last one's are a row's.
@@ -61,6 +61,8 @@ inline CopyParams make_copy(const Problem& p, const void* x, void* to, const Cop
   return q;
 }
 
-inline int64_t copy_blocks(const CopyParams& q) { return ceil_div<int64_t>(q.units, copy_threads); }
+inline int64_t copy_blocks(const CopyParams& q) {
+  return ceil_div<int64_t>(q.units, copy_threads * (q.unit == 8 ? eighths_of_thread : 1));
+}
 
 }  // namespace convt

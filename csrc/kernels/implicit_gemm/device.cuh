@@ -324,11 +324,13 @@ void choose_pack_tile(PackParams& p) {
   // Of few weights blocks have no more than a thread reads at once: what takes time is to wait for memory.
   const auto waits_again = [&] {
     const int32_t rows = t.warps * (Layout::rows / Layout::warps);
-    const int64_t blocks = p.by_fragment_rows.divisor * (warps / t.warps) * channel_tiles * p.groups;
+    const int64_t blocks =
+        p.by_fragment_rows.divisor * (warps / t.warps) * ceil_div<int64_t>(taps, t.taps) * channel_tiles * p.groups;
     return rows * t.taps * (pack_words / 8) > pack_threads && blocks < fewest_pack_blocks;
   };
-  while ((lay_out() > most_pack_bytes || waits_again()) && t.warps > 1) t.warps /= 2;
-  while (lay_out() > most_pack_bytes) t.taps = (t.taps + 1) / 2;
+  const auto too_large = [&] { return lay_out() > most_pack_bytes || waits_again(); };
+  while (too_large() && t.warps > 1) t.warps /= 2;
+  while (too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
   const int64_t tiles_of_fragment = warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
   const int64_t tap_tiles = ceil_div<int64_t>(taps, t.taps);
   t.by_taps = Divisor(t.taps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment), t.by_row_tiles = Divisor(row_tiles);

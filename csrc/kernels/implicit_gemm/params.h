@@ -11,8 +11,8 @@
 namespace convt::implicit_gemm {
 
 struct DeviceSet {
-  int32_t row_phase, column_phase, columns;
-  int32_t first_step, steps, fragments;
+  int16_t row_phase, column_phase, columns;
+  int16_t first_step, steps, fragments;
   int32_t packed;                     // its first fragment
   int32_t origin_row, origin_column;  // of the patch, from the tile's first position
 };
@@ -249,8 +249,10 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   for (int32_t i = 0; i < t.sets; ++i) {
     const PhaseSet& set = t.set[i];
     const int32_t first = first_column(set, begin);
-    q.sets[i] = {set.row_phase, set.column_phase, set.columns,    set.first_step, set.steps,
-                 set.fragments, narrow(packed),   set.lowest_row, first};
+    const auto small = [](int32_t v) { return static_cast<int16_t>(v); };
+    q.sets[i] = {small(set.row_phase),  small(set.column_phase), small(set.columns),
+                 small(set.first_step), small(set.steps),        small(set.fragments),
+                 narrow(packed),        set.lowest_row,          first};
     k.sets[i] = {narrow(packed), set.fragments};
     packed += p.groups * n.channels * n.channel_groups * set.fragments;
     for (int32_t s = set.first_step; s < set.first_step + set.steps; ++s) {

@@ -17,7 +17,7 @@
 
 namespace convt::implicit_gemm {
 
-inline constexpr int32_t most_taps = 128;   // steps of all phase sets: a table in the parameters
+inline constexpr int32_t most_taps = 160;   // steps of all phase sets: a table in the parameters
 inline constexpr int32_t most_sets = 32;    // likewise
 inline constexpr int32_t most_stride = 16;  // likewise
 inline constexpr int32_t quad = 4;          // pixels that a thread moves at once

@@ -95,18 +95,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
 
   Params& q = launch.params;
   q = {};
-  q.packed = workspace, q.copies_x = copies_x;
-  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
-  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.bias_stride = p.bias_stride;
-  std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
-  q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0, q.x_column_stride = p.in_w > 1 ? narrow(p.x_strides[3]) : 0;
-  q.y_row_stride = p.out_h > 1 ? narrow(p.y_strides[2]) : 0, q.y_column_stride = 1;
-  q.batch = narrow(p.batch);
-  q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
-  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
-  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
-  q.by_bias_period = Divisor(p.bias_period > 0 ? p.bias_period : p.out_channels);
+  set_common(q, p, o);
+  q.copies_x = copies_x;
   q.tiles = narrow(n.tiles), q.chunks = narrow(n.chunks), q.taps = t.taps;
   q.halves = n.halves, q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
   while (1 << q.log_strips < strips) ++q.log_strips;
@@ -115,7 +105,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
   q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result, plan.tile.rows_staged);
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
-  q.by_sets = Divisor(t.sets), q.by_groups = Divisor(p.groups);
+  q.by_sets = Divisor(t.sets);
   q.by_phases = Divisor(merged_phases(config, p)), q.by_column_phases = Divisor(config.subpixel ? p.stride_w : 1);
   for (int32_t i = 0; i < t.sets; ++i) {
     const Set& set = t.set[i];
@@ -138,24 +128,13 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
 
   PrepareParams& r = launch.prepare;
-  r = {};
-  r.w = o.w, r.packed = workspace;
-  std::copy(p.w_strides.begin(), p.w_strides.end(), r.w_strides);
-  r.in_channels = q.in_channels, r.out_channels = q.out_channels, r.channels = config.channels, r.taps = t.taps;
-  const int64_t outputs = n.channel_tiles * config.channels, chunk_units = n.halves * k_bytes / 16;
-  const int64_t units = p.groups * outputs * n.chunks * chunk_units * t.taps;
-  r.units = narrow(units);
-  r.by_taps = Divisor(std::max(t.taps, 1)), r.by_outputs = Divisor(outputs);
-  r.by_chunk_units = Divisor(chunk_units), r.by_chunks = Divisor(n.chunks);
-  r.channels_of_tile = narrow(channels_of_tile(config, p)), r.row_phases = config.subpixel ? narrow(p.stride_h) : 1;
-  r.phases_innermost = true;
-  r.by_channels = Divisor(config.channels), r.by_phases = q.by_phases, r.by_column_phases = q.by_column_phases;
+  const int64_t merged = config.subpixel ? p.stride_h : 1;  // phases of the rows
+  r = make_prepare(p, o,
+                   {config.channels, n.channel_tiles, channels_of_tile(config, p), merged,
+                    config.subpixel ? p.stride_w : 1, true, n.chunks, n.halves * k_bytes / 16},
+                   t.taps, t.kernel_row, t.kernel_column);
   std::copy(t.tap_row, t.tap_row + t.taps, r.tap_row), std::copy(t.tap_column, t.tap_column + t.taps, r.tap_column);
-  std::copy(t.kernel_row, t.kernel_row + most_taps, r.kernel_row);
-  std::copy(t.kernel_column, t.kernel_column + most_taps, r.kernel_column);
-  const int64_t packing = ceil_div<int64_t>(units, prepare_threads);
-  r.packing = narrow(packing);
-  launch.prepare_grid = packing;
+  launch.prepare_grid = r.packing;
   if (copies_x) {
     const int64_t row = copied_row(p), channel = p.in_h * row;
     r.copy = make_copy(p, o.x, copy, {p.batch, p.x_strides[0], p.in_channels * channel},

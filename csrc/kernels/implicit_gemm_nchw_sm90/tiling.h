@@ -150,11 +150,6 @@ inline bool whole_sectors(const Problem& p) {
   return whole(p.batch, p.y_strides[0]) && whole(p.out_channels, p.y_strides[1]) && whole(p.out_h, p.y_strides[2]);
 }
 
-// Halves of a chunk of the reduction that a group's channels reach.
-inline int32_t halves_of(const Problem& p) {
-  return p.in_channels_per_group() * element_size(p.dtype) <= k_bytes ? 1 : most_halves;
-}
-
 // Whether a tile may be written through shared memory, row by row: rows of y have all of a tile's columns. (Where they
 // begin at whole sectors, registers are faster.)
 inline bool may_stage(const Config& c, const Problem& p) {
@@ -177,7 +172,8 @@ inline Tiling make_tiling(const Config& c, const Problem& p, const Tables& t, in
       n.patch_columns = u * unit, n.patch_rows = r;
     }
   }
-  n.halves = halves_of(p);
+  // As many halves of a chunk of the reduction as a group's channels reach.
+  n.halves = p.in_channels_per_group() * element <= k_bytes ? 1 : most_halves;
   n.patch_bytes = n.patch_rows * n.patch_columns * n.halves * k_bytes;
   n.weight_bytes = t.taps_of_step * tap_bytes(c, n.halves);
   if (staged) n.staged_bytes = staged_bytes(c, strips, static_cast<int32_t>(element));

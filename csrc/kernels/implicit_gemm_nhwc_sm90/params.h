@@ -74,20 +74,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
 
   Params& q = launch.params;
   q = {};
-  auto* const workspace = static_cast<unsigned char*>(o.workspace);
-  q.packed = workspace;
-  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
-  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.bias_stride = p.bias_stride;
-  std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
-  q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0, q.x_column_stride = p.in_w > 1 ? narrow(p.x_strides[3]) : 0;
-  q.y_row_stride = p.out_h > 1 ? narrow(p.y_strides[2]) : 0;
-  q.y_column_stride = p.out_w > 1 ? narrow(p.y_strides[3]) : 0;
-  q.batch = narrow(p.batch);
-  q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
-  q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
-  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
-  q.by_bias_period = Divisor(p.bias_period > 0 ? p.bias_period : p.out_channels);
+  set_common(q, p, o);
   q.resident = n.resident, q.pairs = in_pairs(config, p, o.result);
   q.tiles = narrow(n.tiles), q.chunks = t.taps() > 0 ? narrow(n.chunks) : 0, q.taps = t.taps();
   q.steps = t.columns, q.taps_of_step = t.rows;
@@ -105,29 +92,16 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
   q.channels_of_tile = narrow(channels_of_tile(config, p)), q.columns_of_row = narrow(p.stride_w) * q.channels_of_tile;
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
-  q.by_groups = Divisor(p.groups);
   q.by_columns_of_row = Divisor(q.columns_of_row), q.by_channels_of_tile = Divisor(q.channels_of_tile);
 
-  auto& r = launch.prepare;
-  r = {};
-  r.w = o.w, r.packed = workspace;
-  std::copy(p.w_strides.begin(), p.w_strides.end(), r.w_strides);
-  r.in_channels = q.in_channels, r.out_channels = q.out_channels, r.channels = config.columns, r.taps = t.taps();
-  r.phases_innermost = false;
-  const int64_t outputs = n.channel_tiles * config.columns, chunk_units = chunk_bytes / 16;
-  const int64_t units = p.groups * outputs * n.chunks * chunk_units * t.taps();
-  r.units = narrow(units);
-  r.by_taps = Divisor(std::max(t.taps(), 1)), r.by_outputs = Divisor(outputs);
-  r.by_chunk_units = Divisor(chunk_units), r.by_chunks = Divisor(n.chunks);
-  r.channels_of_tile = q.channels_of_tile, r.row_phases = narrow(p.stride_h);
-  r.by_channels = Divisor(config.columns), r.by_phases = Divisor(q.channels_of_tile);
-  r.by_column_phases = Divisor(p.stride_w);
+  PrepareParams& r = launch.prepare;
+  r = make_prepare(
+      p, o,
+      {config.columns, n.channel_tiles, q.channels_of_tile, p.stride_h, p.stride_w, false, n.chunks, chunk_bytes / 16},
+      t.taps(), t.kernel_row, t.kernel_column);
   for (int32_t i = 0; i < t.taps(); ++i) {
     r.tap_row[i] = static_cast<uint8_t>(i % t.rows), r.tap_column[i] = static_cast<uint8_t>(i / t.rows);
   }
-  std::copy(t.kernel_row, t.kernel_row + most_taps, r.kernel_row);
-  std::copy(t.kernel_column, t.kernel_column + most_taps, r.kernel_column);
-  r.packing = narrow(ceil_div<int64_t>(units, prepare_threads));
   launch.prepare_grid = std::max(1, r.packing);
 }
 

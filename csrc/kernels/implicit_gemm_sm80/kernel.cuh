@@ -234,7 +234,6 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     const bool outside = inside.rows < p.patch_rows || inside.columns < p.patch_columns;
     if (thread == 0) flags[0] = outside, flags[2] = 0;
     // The steps that read a pixel of the image, for some position of the tile: on the smallest images few do.
-    static_assert(threads >= most_taps, "a thread takes a step");
     const DeviceStep own_step = thread < set.steps ? p.steps[set.first_step + thread] : DeviceStep{};
     const bool wanted = thread < set.steps && reads_image(p, inside, own_step.offset / pixel_bytes(mode));
     const uint32_t wanted_of_warp = __ballot_sync(0xffffffffu, wanted);

@@ -81,7 +81,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double work =
       (waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store) * clock;
   const double memory = 1.12 * number(p.compulsory_bytes()) / device.bandwidth;
-  const double copying = copies ? 1.8e-6 + number(2 * family::copied_bytes(p, t)) / (0.52 * device.bandwidth) : 0;
+  const double copying = copies ? copying_seconds(device, number(family::copied_bytes(p, t))) : 0;
   c.estimated_seconds = launch_seconds + 3e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
   return c;
 }

@@ -61,13 +61,13 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double main = std::max(multiply, read);
   const double there = std::min(1.0, number(family::outputs_of_position(p)) / config.rows);
   const double of_output = (0.15 + 0.9 / family::store_width(p, nullptr) * (family::is_channels_last(p) ? 1 : there)) *
-                           (family::writes_whole_rows(p) ? 1.4 : 1);
+                           (family::writes_whole_rows(p) ? 1.1 : 1);
   const double store = (1100 + number(config.group_rows() * config.columns) * of_output) * clock;
   const double work = work_of_tiles(waves, main, store, config.alternate);
   const double memory = number(p.compulsory_bytes()) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = family::position_stride(p) > 1 ? 16 : 1;
-  const double copying = copies_x ? 2e-6 + (spread + 1) * number(2 * p.x_elements()) / (0.7 * device.bandwidth) : 0;
+  const double copying = copies_x ? copying_seconds(device, (spread + 1) / 2 * number(2 * p.x_elements())) : 0;
   c.estimated_seconds =
       launch_seconds + 4e-6 + 1500 * clock + copying + std::pow(std::pow(work, 6) + std::pow(memory, 6), 1.0 / 6);
   return c;

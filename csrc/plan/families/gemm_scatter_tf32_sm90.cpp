@@ -60,7 +60,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double memory = 1.25 * number(p.compulsory_bytes()) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = family::position_stride(p) > 1 ? 8 : 1;
-  const double copying = copies_x ? 1.2e-6 + (spread + 1) * number(4 * p.x_elements()) / (0.6 * device.bandwidth) : 0;
+  const double copying = copies_x ? copying_seconds(device, (spread + 1) / 2 * number(4 * p.x_elements())) : 0;
   const double packing = 3.4e-6 + number(2 * family::packed_bytes(p, t)) / (1.17 * device.bandwidth);
   c.estimated_seconds =
       launch_seconds + packing + copying + std::pow(std::pow(work, 2.8) + std::pow(memory, 2.8), 1 / 2.8);

@@ -117,7 +117,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
     again += 3 / (number(phases) * element) * (1 + 3.8 * (stores - 1));
   }
   const double memory = (0.9 * number(p.compulsory_bytes()) + again * y_bytes) / device.bandwidth;
-  const double copying = copies_x ? 1.2e-6 + 2.5 * number(family::copied_bytes(p)) / (0.6 * device.bandwidth) : 0;
+  const double copying = copies_x ? copying_seconds(device, number(family::copied_bytes(p))) : 0;
   c.estimated_seconds = launch_seconds + 4.7e-6 + 1.8 * packing_seconds(p, device, packed) + copying +
                         std::pow(std::pow(work, 1.8) + std::pow(memory, 1.8), 1 / 1.8);
   return c;
