@@ -116,6 +116,8 @@ def parser():
     sub["calibrate"].add_argument("--near", type=float, default=inf, metavar="TIMES", help=text)
     text = "change the scales that FILE has, so that what is chosen is the fastest, or nearly"
     sub["calibrate"].add_argument("--refine", action="store_true", help=text)
+    sub["calibrate"].add_argument("--families", type=families, default=(), metavar="F,...",
+                                  help="with --refine, only configurations whose names begin so")  # fmt: skip
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
@@ -295,7 +297,8 @@ def command_calibrate(top, arguments, argv):
     if arguments.refine and not arguments.output.exists():
         top.error(f"{arguments.output} does not exist; without --refine it is written anew")
     if arguments.refine:
-        table = calibrate.refined(rows.values(), calibrate.read(arguments.output.read_text()))
+        before = calibrate.read(arguments.output.read_text())
+        table = calibrate.refined(rows.values(), before, arguments.families)
     else:
         table = calibrate.table(rows.values(), arguments.near)
     arguments.output.write_text(calibrate.text(table))

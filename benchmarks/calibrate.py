@@ -90,10 +90,13 @@ def choice_loss(estimates, measured, first):
     return (np.add.reduceat(share * (measured - fastest), first) / np.add.reduceat(share, first)).mean()
 
 
-def refined(rows, calibration):
+def refined(rows, calibration, families=()):
     """`calibration`, as table() returns it, with other scales: those by which the choice's loss is least.
 
     Coordinate descent on the scales' logarithms, for each precision and layout for itself.
+
+    Args:
+        families: only configurations whose names begin so are changed; by default all.
     """
     result = {name: dict(of) for name, of in calibration}
     cells = by_cell(rows)
@@ -108,15 +111,18 @@ def refined(rows, calibration):
             for name in names:
                 result.setdefault(name, {(p, n): (1.0, 1.0) for p in PRECISIONS for n in LAYOUTS})
             number = np.array([names.index(row["configuration"]) for row in flat])
-            scale, exponent = np.array([result[name][key] for name in names]).T
-            estimates = np.log(scale)[number] + exponent[number] * np.log([float(row["modelled_us"]) for row in flat])
+            scales, exponents = np.array([result[name][key] for name in names]).T
+            modelled = np.log([float(row["modelled_us"]) for row in flat])
+            estimates = np.log(scales)[number] + exponents[number] * modelled
             measured = np.log([float(row["us_median"]) for row in flat])
             first = np.cumsum([0] + [len(cell) for cell in group[:-1]])
             shift, least = np.zeros(len(names)), choice_loss(estimates, measured, first)
             gained = True
             while gained:
                 gained = False
-                for i in range(len(names)):
+                for i, name in enumerate(names):
+                    if families and not name.startswith(tuple(families)):
+                        continue
                     for step in STEPS:
                         if abs(shift[i] + step) > FARTHEST + 1e-9:
                             continue
@@ -126,8 +132,8 @@ def refined(rows, calibration):
                             shift[i] += step
                             estimates[number == i] += step
             for name, s in zip(names, shift, strict=True):
-                before, e = result[name][key]
-                result[name][key] = before * float(np.exp(s)), e
+                scale, e = result[name][key]
+                result[name][key] = scale * float(np.exp(s)), e
     return sorted(result.items())
 
 

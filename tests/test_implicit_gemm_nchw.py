@@ -101,7 +101,7 @@ def test_refusals_say_why():
     assert last == {"takes outputs whose columns are innermost"}
     two = {c.refusal for name, c in candidates(SQUARE).items() if name.startswith("2x")}
     assert two == {"takes strides of the columns that are multiples of 2"}
-    many = Problem(1, 16, 8, (8, 8), (12, 12))
+    many = Problem(1, 16, 8, (8, 8), (13, 13))
     assert not any(c.fits for c in candidates(many).values())
     torch.backends.cudnn.allow_tf32 = False
     assert {c.refusal for c in candidates(SQUARE, torch.float32).values()} == {"computes float32 in TF32"}

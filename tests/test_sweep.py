@@ -484,6 +484,8 @@ def test_refined_scales_choose_the_fastest():
     assert refined["c"][key] == (1, 1)
     assert all(abs(math.log(of[key][0])) <= calibrate.FARTHEST + 1e-6 for of in refined.values())
     assert all(of[("fp32",), "nchw"] == (1, 1) for of in refined.values())
+    kept = dict(calibrate.refined(rows, start, families=("a", "c")))
+    assert kept["b"][key] == (1, 1) and kept["a"][key][0] < 0.93
     # What is written is what is read; rows that change nothing are not.
     written = calibrate.text(sorted(refined.items()))
     again = dict(calibrate.read(written))
