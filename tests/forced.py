@@ -3,7 +3,7 @@
 import math
 
 import torch
-from reference import poison_allocator, problem_count, rule_of_forward, spoilt_operands
+from reference import poison_allocator, problem_count, random_tensor, rule_of_forward, spoilt_operands
 
 import convt
 from convt import _C
@@ -49,6 +49,23 @@ def forced_if_it_fits(configuration, x, w, b, p):
     except RuntimeError as error:
         assert configuration in str(error), error
         return None
+
+
+def check_every_stream(configuration, precision, p, memory=torch.contiguous_format):
+    """A configuration's results: the same bits in a hundred runs on each of eight streams, side by side."""
+    dtype = getattr(torch, precision, torch.float32)  # of tf32 and ieee
+    x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=memory) for shape in (p.x_shape, p.w_shape))
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    expected = forced(configuration, x, w, None, p)
+    streams = [torch.cuda.Stream() for _ in range(8)]
+    for _ in range(100):
+        results = []
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                results.append(forced(configuration, x, w, None, p))
+        torch.cuda.synchronize()
+        assert all(torch.equal(r, expected) for r in results)
 
 
 def check_random_problems(configuration, precision, draw, usual):

@@ -6,7 +6,7 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import forced
+from forced import check_every_stream, forced
 from reference import (
     MEMORY,
     Problem,
@@ -447,18 +447,7 @@ SOME = ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256", "implicit_ge
 def test_the_same_bits_on_every_stream(configuration, precision):
     if not takes(configuration, precision):
         pytest.skip("this configuration does not take the mode")
-    p, dtype = LAYERS["many channels"], dtype_of(precision)
-    x, w = (random_tensor(shape, dtype, "cuda") for shape in (p.x_shape, p.w_shape))
-    expected = forced(configuration, x, w, None, p)
-    streams = [torch.cuda.Stream() for _ in range(8)]
-    for _ in range(100):
-        results = []
-        for stream in streams:
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                results.append(forced(configuration, x, w, None, p))
-        torch.cuda.synchronize()
-        assert all(torch.equal(r, expected) for r in results)
+    check_every_stream(configuration, precision, LAYERS["many channels"])
 
 
 @pytest.mark.gpu

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
+from forced import check_every_stream, explained
 from reference import (
     COMPLEX,
     MEMORY,
@@ -287,3 +288,42 @@ def test_the_memory_format_of_an_adjoint_can_be_asked_for(layout, role, device):
     result = call(memory_format=FORMATS[layout])
     assert result.is_contiguous(memory_format=FORMATS[layout])
     torch.testing.assert_close(result, call())
+
+
+DEPTHWISE = Problem(4, 64, 64, (30, 33), (4, 4), (2, 2), (1, 1), (0, 0), 64)
+UNALIGNED = Problem(4, 64, 32, (21, 27), (4, 4), (2, 2), (1, 1))  # rows of x begin anywhere
+SCATTER = Problem(8, 64, 48, (7, 7), (2, 2), (2, 2))  # images do
+# A layer of each family beside the implicit GEMMs of test_implicit_gemm.py, those that copy x among them.
+EVERY_FAMILY = {
+    "depthwise/any": ("float16", DEPTHWISE, "nchw"),
+    "grouped/mma_n8": ("tf32", Problem(4, 32, 32, (33, 40), (3, 5), (2, 2), (1, 2), (0, 0), 4), "nchw"),
+    "column/n32_p96": ("ieee", Problem(2, 48, 4, (40, 41), (3, 3), (1, 1), (1, 1)), "nchw"),
+    "few_positions/p4": ("float16", Problem(2, 256, 64, (1, 2), (4, 4)), "nchw"),
+    "large_stride/tile_64x64": ("tf32", Problem(2, 32, 16, (9, 9), (16, 16), (8, 8), (4, 4)), "nchw"),
+    "gemm_scatter_sm90/128x128_pingpong": ("float16", SCATTER, "nchw"),
+    "gemm_scatter_sm90/256x128": ("bfloat16", SCATTER, "nhwc"),
+    "gemm_scatter_tf32_sm90/128x128_pingpong": ("tf32", SCATTER, "nchw"),
+    "gemm_fold_sm90/64x128": ("float16", UNALIGNED, "nchw"),
+    "gemm_fold_sm90/64x256": ("tf32", UNALIGNED, "nchw"),
+    "implicit_gemm_nchw_sm90/2x64x128": ("float16", UNALIGNED, "nchw"),
+    "implicit_gemm_nchw_sm90/subpixel_64x256": ("tf32", UNALIGNED, "nchw"),
+    "implicit_gemm_nhwc_sm90/32x256": ("float16", UNALIGNED, "nhwc"),
+}
+
+
+@pytest.mark.parametrize("configuration", EVERY_FAMILY)
+def test_layers_for_every_stream_are_taken(configuration):
+    precision, p, layout = EVERY_FAMILY[configuration]
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    plan = explained(p, getattr(torch, precision, torch.float32), FORMATS[layout])
+    (candidate,) = [c for c in plan.candidates if f"{c.algorithm}/{c.configuration}" == configuration]
+    assert candidate.fits, candidate.refusal
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", EVERY_FAMILY)
+def test_the_same_bits_on_every_stream(configuration):
+    if "_sm90" in configuration and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs sm_90")
+    precision, p, layout = EVERY_FAMILY[configuration]
+    check_every_stream(configuration, precision, p, FORMATS[layout])
