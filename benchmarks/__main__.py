@@ -294,9 +294,9 @@ def command_calibrate(top, arguments, argv):
         if not results.rows or path.name != results.csv_path.name:
             top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
         rows |= results.rows
-    if arguments.refine and not arguments.output.exists():
-        top.error(f"{arguments.output} does not exist; without --refine it is written anew")
     if arguments.refine:
+        if not arguments.output.exists():
+            top.error(f"{arguments.output} does not exist; without --refine it is written anew")
         before = calibrate.read(arguments.output.read_text())
         table = calibrate.refined(rows.values(), before, arguments.families)
     else:

@@ -9,6 +9,7 @@ than the fastest: `refined` changes the scales of a calibration so that this is 
 """
 
 import re
+from itertools import product
 from math import inf
 
 import numpy as np
@@ -81,59 +82,64 @@ def table(rows, near=inf):
     return result
 
 
-def choice_loss(estimates, measured, first):
-    """The mean over cells of the choice's time over the fastest's, as a logarithm; `first` of each cell's rows."""
+def choice_loss(estimates, losses, first):
+    """The mean over cells of what the choice by `estimates` loses; `first` of each cell's rows."""
     counts = np.diff(np.append(first, len(estimates)))
     lowest = np.repeat(np.minimum.reduceat(estimates, first), counts)
-    fastest = np.repeat(np.minimum.reduceat(measured, first), counts)
     share = np.exp((lowest - estimates) / TEMPERATURE)
-    return (np.add.reduceat(share * (measured - fastest), first) / np.add.reduceat(share, first)).mean()
+    return (np.add.reduceat(share * losses, first) / np.add.reduceat(share, first)).mean()
+
+
+def best_shifts(number, estimates, losses, first, movable):
+    """For each configuration what to add to its estimates so that choice_loss() is least, by coordinate descent.
+
+    Args:
+        number: of each row, its configuration's.
+        movable: of each configuration, whether it has a shift.
+    """
+    shifts, least = np.zeros(len(movable)), choice_loss(estimates, losses, first)
+    before = inf
+    while least < before:
+        before = least
+        for i, step in product(np.flatnonzero(movable), STEPS):
+            if abs(shifts[i] + step) > FARTHEST + 1e-9:
+                continue
+            shifted = estimates + np.where(number == i, step, 0)
+            loss = choice_loss(shifted, losses, first)
+            if loss < least - LEAST_GAIN:
+                least, estimates = loss, shifted
+                shifts[i] += step
+    return shifts
 
 
 def refined(rows, calibration, families=()):
     """`calibration`, as table() returns it, with other scales: those by which the choice's loss is least.
 
-    Coordinate descent on the scales' logarithms, for each precision and layout for itself.
+    The loss of a choice is the logarithm of its time over the fastest's. Each precision and layout is for itself.
 
     Args:
         families: only configurations whose names begin so are changed; by default all.
     """
     result = {name: dict(of) for name, of in calibration}
     cells = by_cell(rows)
-    for precisions in PRECISIONS:
-        for layout in LAYOUTS:
-            group = [cell for (_, p, n), cell in cells.items() if p in precisions and n == layout]
-            flat = [row for cell in group for row in cell]
-            if not flat:
-                continue
-            key = precisions, layout
-            names = sorted({row["configuration"] for row in flat})
-            for name in names:
-                result.setdefault(name, {(p, n): (1.0, 1.0) for p in PRECISIONS for n in LAYOUTS})
-            number = np.array([names.index(row["configuration"]) for row in flat])
-            scales, exponents = np.array([result[name][key] for name in names]).T
-            modelled = np.log([float(row["modelled_us"]) for row in flat])
-            estimates = np.log(scales)[number] + exponents[number] * modelled
-            measured = np.log([float(row["us_median"]) for row in flat])
-            first = np.cumsum([0] + [len(cell) for cell in group[:-1]])
-            shift, least = np.zeros(len(names)), choice_loss(estimates, measured, first)
-            gained = True
-            while gained:
-                gained = False
-                for i, name in enumerate(names):
-                    if families and not name.startswith(tuple(families)):
-                        continue
-                    for step in STEPS:
-                        if abs(shift[i] + step) > FARTHEST + 1e-9:
-                            continue
-                        loss = choice_loss(estimates + np.where(number == i, step, 0), measured, first)
-                        if loss < least - LEAST_GAIN:
-                            least, gained = loss, True
-                            shift[i] += step
-                            estimates[number == i] += step
-            for name, s in zip(names, shift, strict=True):
-                scale, e = result[name][key]
-                result[name][key] = scale * float(np.exp(s)), e
+    for key in product(PRECISIONS, LAYOUTS):
+        group = [cell for (_, precision, layout), cell in cells.items() if precision in key[0] and layout == key[1]]
+        flat = [row for cell in group for row in cell]
+        if not flat:
+            continue
+        names = sorted({row["configuration"] for row in flat})
+        for name in names:
+            result.setdefault(name, dict.fromkeys(product(PRECISIONS, LAYOUTS), (1.0, 1.0)))
+        number = np.array([names.index(row["configuration"]) for row in flat])
+        scales, exponents = np.array([result[name][key] for name in names]).T
+        modelled, measured = (np.log([float(row[of]) for row in flat]) for of in ("modelled_us", "us_median"))
+        counts = [len(cell) for cell in group]
+        first = np.cumsum([0, *counts[:-1]])
+        losses = measured - np.repeat(np.minimum.reduceat(measured, first), counts)
+        movable = [not families or name.startswith(tuple(families)) for name in names]
+        shifts = best_shifts(number, np.log(scales)[number] + exponents[number] * modelled, losses, first, movable)
+        for name, scale, exponent in zip(names, scales * np.exp(shifts), exponents, strict=True):
+            result[name][key] = float(scale), float(exponent)
     return sorted(result.items())
 
 
@@ -142,7 +148,7 @@ def read(source):
     result = []
     for name, rest in re.findall(r'\{"([^"]+)", (.*)\},', source):
         numbers = iter(float(v) for v in re.findall(r"[\d.e+-]+", rest))
-        result.append((name, {(p, n): (next(numbers), next(numbers)) for p in PRECISIONS for n in LAYOUTS}))
+        result.append((name, {key: (next(numbers), next(numbers)) for key in product(PRECISIONS, LAYOUTS)}))
     return result
 
 

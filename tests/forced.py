@@ -8,6 +8,13 @@ from reference import poison_allocator, problem_count, random_tensor, rule_of_fo
 import convt
 from convt import _C
 
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+def dtype_of(precision):
+    """Of float32 with TF32 ("tf32") and without ("ieee"), and of the 16-bit types."""
+    return DTYPES.get(precision, torch.float32)
+
 
 def explained(p, dtype, memory=torch.contiguous_format, w_memory=None, device="h200"):
     """The planner's explanation of a problem.
@@ -53,7 +60,7 @@ def forced_if_it_fits(configuration, x, w, b, p):
 
 def check_every_stream(configuration, precision, p, memory=torch.contiguous_format):
     """A configuration's results: the same bits in a hundred runs on each of eight streams, side by side."""
-    dtype = getattr(torch, precision, torch.float32)  # of tf32 and ieee
+    dtype = dtype_of(precision)
     x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=memory) for shape in (p.x_shape, p.w_shape))
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     expected = forced(configuration, x, w, None, p)

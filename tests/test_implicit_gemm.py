@@ -6,7 +6,7 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import check_every_stream, forced
+from forced import check_every_stream, dtype_of, forced
 from reference import (
     MEMORY,
     Problem,
@@ -28,11 +28,6 @@ FAMILIES = ("implicit_gemm_sm80", "implicit_gemm_sm90")
 NAMES = [name for name in _C.configuration_names() if name.split("/")[0] in FAMILIES]
 # float32 with TF32 and without, and the 16-bit types.
 MODES = ("tf32", "ieee", "float16", "bfloat16")
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
-
-
-def dtype_of(mode):
-    return DTYPES.get(mode, torch.float32)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from forced import check_every_stream, explained
+from forced import check_every_stream, dtype_of, explained
 from reference import (
     COMPLEX,
     MEMORY,
@@ -315,15 +315,15 @@ EVERY_FAMILY = {
 def test_layers_for_every_stream_are_taken(configuration):
     precision, p, layout = EVERY_FAMILY[configuration]
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    plan = explained(p, getattr(torch, precision, torch.float32), FORMATS[layout])
+    plan = explained(p, dtype_of(precision), FORMATS[layout])
     (candidate,) = [c for c in plan.candidates if f"{c.algorithm}/{c.configuration}" == configuration]
     assert candidate.fits, candidate.refusal
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("configuration", EVERY_FAMILY)
-def test_the_same_bits_on_every_stream(configuration):
-    if "_sm90" in configuration and torch.cuda.get_device_capability()[0] != 9:
-        pytest.skip("needs sm_90")
+def test_the_same_bits_on_every_stream(configuration, request):
+    if "_sm90" in configuration:
+        request.getfixturevalue("hopper")
     precision, p, layout = EVERY_FAMILY[configuration]
     check_every_stream(configuration, precision, p, FORMATS[layout])

@@ -3,7 +3,6 @@
 import csv
 import functools
 import math
-import re
 import threading
 from collections import Counter
 from pathlib import Path
@@ -424,17 +423,19 @@ def test_a_small_sweep_on_a_gpu(tmp_path, monkeypatch, capsys):
     assert "| all | direct |" in capsys.readouterr().out
 
 
+def made_up_row(configuration, precision, layout, modelled, us, rel_l2="1e-7", case=None):
+    return {
+        "configuration": configuration, "op": "forward", "precision": precision, "layout": layout,
+        "case": case or f"of {modelled}", "modelled_us": str(modelled), "us_median": str(us),
+        "rel_l2": rel_l2, "rel_l2_torch": rel_l2,
+    }  # fmt: skip
+
+
 def test_calibration_of_made_up_rows(tmp_path):
     """Rows that follow a law give that law; few rows are those of both layouts; what is wrong is left out."""
     from benchmarks import calibrate
 
-    def row(configuration, precision, layout, modelled, us, rel_l2="1e-7"):
-        return {
-            "configuration": configuration, "op": "forward", "precision": precision, "layout": layout,
-            "case": f"of {modelled}", "modelled_us": str(modelled), "us_median": str(us),
-            "rel_l2": rel_l2, "rel_l2_torch": rel_l2,
-        }  # fmt: skip
-
+    row = made_up_row
     sizes = [2.0**k for k in range(1, 12)] * 20
     rows = [row("a/one", "fp32", "nchw", m, 2 * m**0.97) for m in sizes]
     rows += [row("a/one", "bf16", "nhwc", m, 3 * m) for m in sizes]
@@ -466,10 +467,7 @@ def test_refined_scales_choose_the_fastest():
     from benchmarks import calibrate
 
     def row(case, configuration, modelled, us):
-        return {
-            "configuration": configuration, "op": "forward", "precision": "tf32", "layout": "nchw", "case": case,
-            "modelled_us": str(modelled), "us_median": str(us), "rel_l2": "1e-7", "rel_l2_torch": "1e-7",
-        }  # fmt: skip
+        return made_up_row(configuration, "tf32", "nchw", modelled, us, case=case)
 
     rows = []
     for n in range(20):
@@ -495,21 +493,20 @@ def test_refined_scales_choose_the_fastest():
 
 def test_the_planner_uses_the_calibration_that_is_compiled():
     """The ratio of estimate and model is the table's, for every configuration that was measured."""
-    source = (Path(__file__).parents[1] / "csrc/plan/calibration.inc").read_text()
-    numbers = {
-        name: [float(v) for v in re.findall(r"[\d.e+-]+", rest)]
-        for name, rest in re.findall(r'\{"([^"]+)", (.*)\},', source)
-    }
+    from benchmarks import calibrate
+
+    numbers = dict(calibrate.read((Path(__file__).parents[1] / "csrc/plan/calibration.inc").read_text()))
     names = set(convt._C.configuration_names())
     assert set(numbers) <= names
     # Families whose models were fitted to measurements take none.
     assert len(numbers) > len(names) / 3
     seen = 0
     for case in (DENSE, DEPTHWISE):
-        for at, precision in enumerate(("fp32", "tf32", "fp16")):
+        for precisions in calibrate.PRECISIONS:
+            precision = precisions[0]
             for name, candidate in sweep.candidates(case, "forward", precision, "nchw").items():
                 if name in numbers:
-                    scale, exponent = numbers[name][4 * at : 4 * at + 2]
+                    scale, exponent = numbers[name][precisions, "nchw"]
                     expected = scale * (candidate.modelled_seconds * 1e6) ** exponent
                     assert candidate.estimated_seconds * 1e6 == pytest.approx(expected)
                     seen += 1
