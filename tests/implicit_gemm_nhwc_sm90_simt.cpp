@@ -26,7 +26,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int flat = 0, resident = 0, pairs = 0, apart = 0, side_by_side[5] = {};
+int flat = 0, resident = 0, copied = 0, half = 0, together[9] = {}, side_by_side[5] = {};
 
 template <Mode mode>
 bool run(int32_t row) {
@@ -50,10 +50,11 @@ bool run(int32_t row) {
     // Blocks as they may lie, if there is room.
     const int32_t block_rows = pick(0, 2) == 0 ? 1 : 8;
     const int32_t across = std::min(family::configs[row].blocks, 1 << pick(0, 2));
-    const family::Tiling n = family::make_tiling(family::configs[row], p, t, block_rows, across);
+    const int32_t residents = pick(1, family::configs[row].residents);
+    const family::Tiling n = family::make_tiling(family::configs[row], p, t, block_rows, across, residents);
     if (n.patch_stages > 0) {
       plan.tile.piece_rows = block_rows, plan.tile.rows = n.tile_rows, plan.tile.columns = n.tile_columns;
-      plan.shared_bytes = n.shared_bytes(), plan.grid = n.tiles;
+      plan.shared_bytes = n.shared_bytes(), plan.grid = n.tiles, plan.cut[0] = residents;
     }
     // A block takes several tiles.
     plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
@@ -64,7 +65,7 @@ bool run(int32_t row) {
                  [&] { family::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan, launch.params);
-    resident += launch.params.resident, ++(launch.params.pairs ? pairs : apart),
+    resident += launch.params.resident, ++together[launch.params.together], copied += launch.params.copies_x, half += launch.params.chunk_bytes == 64,
         ++side_by_side[plan.tile.columns * plan.tile.piece_rows / 64], flat += plan.tile.piece_rows == 1;
     const std::string what = configuration + ", " + std::to_string(plan.tile.columns) + " columns";
     if constexpr (mode == Mode::tf32) {
@@ -88,9 +89,11 @@ bool run_number(int number) {
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  using convt::flat, convt::resident, convt::pairs, convt::apart, convt::side_by_side;
+  using convt::flat, convt::resident, convt::copied, convt::half, convt::together, convt::side_by_side;
   const int status = convt::run_problems(argc, argv, convt::run_number);
-  std::printf("blocks of a row: %d; weights stay: %d; pairs: %d; apart: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n",
-              flat, resident, pairs, apart, side_by_side[1], side_by_side[2], side_by_side[4]);
+  std::printf("blocks of a row: %d; weights stay: %d; x copied: %d; half chunks: %d; written together, 1: %d, 2: %d, "
+              "8: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n",
+              flat, resident, copied, half, together[1], together[2], together[8], side_by_side[1], side_by_side[2],
+              side_by_side[4]);
   return status;
 }

@@ -196,25 +196,10 @@ CONVT_DEVICE bool named_barrier_or(int id, int threads, bool condition) {
   return any != 0;
 }
 
-// Whether there is a copy engine: without one, the functions that use it do nothing.
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-inline constexpr bool has_copy_engine = true;
-#else
-inline constexpr bool has_copy_engine = false;
-#endif
-
-// Copies shared memory to global memory by the copy engine of sm_90: both addresses and `bytes` are multiples of 16.
-// The shared memory must have been written before fence_async_proxy() and a barrier.
+// Before a store of the copy engine of sm_90 reads what this thread has written to shared memory, and a barrier.
 CONVT_DEVICE void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-CONVT_DEVICE void bulk_store(void* global, const void* shared, uint32_t bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
-               "r"(bytes)
-               : "memory");
 #endif
 }
 CONVT_DEVICE void bulk_commit() {
@@ -388,14 +373,16 @@ CONVT_DEVICE void box_store(const TensorMap& map, const int32_t (&at)[tensor_map
 #endif
 }
 
-// An operand of wgmma in shared memory with the 128-byte swizzle: rows of 128 bytes, and `stride` bytes from 8 rows to
-// the next 8. `start` may be any row and any multiple of 32 bytes of it: what the swizzle does to an address depends on
-// the address alone. Rows are of K if it is K-major, and a product reads 32 bytes of each. If it is MN-major, rows are
-// 64 of M or N, and a product reads as many rows as it has channels; `next` bytes from there are the next 64.
+// An operand of wgmma in shared memory with the swizzle for rows of `row_bytes`, 128 or 64 bytes, and `stride` bytes
+// from 8 rows to the next 8. `start` may be any row and any multiple of 32 bytes of it: what the swizzle does to an
+// address depends on the address alone. Rows are of K if it is K-major, and a product reads 32 bytes of each. If it is
+// MN-major, rows are 64 of M or N, and a product reads as many rows as it has channels; `next` bytes from there are the
+// next 64.
 using MatrixDescriptor = uint64_t;
-CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16) {
+CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16,
+                                                uint32_t row_bytes = 128) {
   return static_cast<uint64_t>((start & 0x3ffff) >> 4 | next >> 4 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
-         uint64_t{1} << 62;
+         static_cast<uint64_t>(128 / row_bytes) << 62;
 }
 
 // A K-major operand without a swizzle: 8 rows with 16 bytes of each lie next to each other; `next` bytes from there are

@@ -1,7 +1,8 @@
-// Loads of global memory under a condition.
+// Loads of global memory and stores to it under a condition.
 #pragma once
 
 #include "device.h"
+#include "scalar.h"
 
 namespace convt {
 
@@ -41,6 +42,62 @@ CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
     for (int i = 0; i < Bytes / 4; ++i) to[i] = words->v[i];
   }
 #endif
+}
+
+// The same way back, from words. An assignment of a vector is taken apart in long unrolled code; and behind a branch
+// the registers of a store's address are those of the store before, which it has to have read by then: some 70 clocks.
+template <int Bytes>
+CONVT_DEVICE void store_words_if(bool is, void* to, const uint32_t* words) {
+  static_assert(Bytes == 2 || Bytes == 4 || Bytes == 8 || Bytes == 16);
+#if defined(__CUDA_ARCH__)
+  const auto condition = static_cast<unsigned>(is);
+  if constexpr (Bytes == 16) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+                 "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "r"(condition)
+                 : "memory");
+  } else if constexpr (Bytes == 8) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.u32 [%0], {%1, %2};}" ::"l"(to), "r"(words[0]),
+                 "r"(words[1]), "r"(condition)
+                 : "memory");
+  } else if constexpr (Bytes == 4) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.u32 [%0], %1;}" ::"l"(to), "r"(words[0]),
+                 "r"(condition)
+                 : "memory");
+  } else {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.u16 [%0], %1;}" ::"l"(to),
+                 "h"(static_cast<uint16_t>(words[0])), "r"(condition)
+                 : "memory");
+  }
+#else
+  if (!is) return;
+  if (Bytes == 2) *static_cast<uint16_t*>(to) = static_cast<uint16_t>(words[0]);
+  struct alignas(Bytes) Words {
+    uint32_t v[Bytes < 4 ? 1 : Bytes / 4];
+  };
+  for (int i = 0; i < Bytes / 4; ++i) static_cast<Words*>(to)->v[i] = words[i];
+#endif
+}
+
+// `Count` outputs side by side, as words.
+template <class Scalar, int Count>
+CONVT_DEVICE void pack_words(const float* from, uint32_t* words) {
+#pragma unroll
+  for (int i = 0; i < ceil_div(Count * static_cast<int>(sizeof(Scalar)), 4); ++i) {
+    if constexpr (sizeof(Scalar) == 4) {
+      words[i] = __float_as_uint(from[i]);
+    } else {
+      words[i] = pack(Scalar{}, from[2 * i], Count > 1 ? from[2 * i + 1] : 0.0f);
+    }
+  }
+}
+
+// They where `is`.
+template <int Count, class Scalar>
+CONVT_DEVICE void store_if(bool is, Scalar* to, const float* from) {
+  constexpr int bytes = Count * static_cast<int>(sizeof(Scalar));
+  uint32_t words[ceil_div(bytes, 4)];
+  pack_words<Scalar, Count>(from, words);
+  store_words_if<bytes>(is, to, words);
 }
 
 }  // namespace convt

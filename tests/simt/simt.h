@@ -900,25 +900,22 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
 
 struct MatrixDescriptor {
   SharedAddress start;
-  uint32_t stride, next;
-  bool plain = false;  // without a swizzle
+  uint32_t stride, next, row_bytes;  // 0: without a swizzle
 };
-inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16) {
+inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16,
+                                          uint32_t row_bytes = 128) {
   if (start % 16 != 0 || stride % 16 != 0 || stride >= 1 << 18 || next % 16 != 0 || next >= 1 << 18) {
     simt::fail("a matrix descriptor does not hold these addresses");
   }
-  return {start, stride, next};
+  return {start, stride, next, row_bytes};
 }
 inline MatrixDescriptor plain_matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next) {
-  MatrixDescriptor d = matrix_descriptor(start, stride, next);
-  d.plain = true;
-  return d;
+  return matrix_descriptor(start, stride, next, 0);
 }
 
 inline SharedAddress start_of(MatrixDescriptor d) { return d.start / 16; }
 inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
-  return d.plain ? plain_matrix_descriptor(start * 16, d.stride, d.next)
-                 : matrix_descriptor(start * 16, d.stride, d.next);
+  return matrix_descriptor(start * 16, d.stride, d.next, d.row_bytes);
 }
 
 template <class T>
@@ -988,14 +985,16 @@ void issue_wgmma(simt::Warpgroup& g, const Product& product) {
   }
 }
 
-// The element `e` of the unit of 16 bytes of row `r` of an operand, whose rows have 128 bytes, unless it is without a
-// swizzle; `blocks` times the distance of MN-major operands away.
+// The element `e` of the unit of 16 bytes of row `r` of an operand; `blocks` times the distance of MN-major operands
+// away.
 template <WgmmaType type>
 double element_of(const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) {
   const SharedAddress rows = m.start + static_cast<SharedAddress>(r / 8) * m.stride;
-  const SharedAddress at = m.plain ? rows + static_cast<SharedAddress>(r % 8 * 16 + unit * static_cast<int>(m.next))
-                                   : swizzled(rows + static_cast<SharedAddress>(blocks) * m.next +
-                                              static_cast<SharedAddress>(r % 8 * 128 + 16 * unit));
+  const auto row_bytes = static_cast<int32_t>(m.row_bytes);
+  const SharedAddress at = row_bytes == 0 ? rows + static_cast<SharedAddress>(r % 8 * 16 + unit * static_cast<int>(m.next))
+                                          : swizzled(rows + static_cast<SharedAddress>(blocks) * m.next +
+                                                         static_cast<SharedAddress>(r % 8 * row_bytes + 16 * unit),
+                                                     row_bytes);
   if constexpr (type == WgmmaType::tf32) {
     return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
   } else if constexpr (type == WgmmaType::float16) {
@@ -1080,21 +1079,7 @@ void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor
   });
 }
 
-inline bool has_copy_engine = true;  // false: as before sm_90
-
 inline void fence_async_proxy() {}
-inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
-  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 ||
-      bytes % 16 != 0) {
-    simt::fail("a bulk store is not aligned to 16 bytes");
-  }
-  const simt::AsyncCopy copy{global, shared, bytes, bytes};
-  if (simt::coin()) {
-    simt::perform(copy);
-  } else {
-    simt::block->current->bulk.open.push_back(copy);
-  }
-}
 inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared) {
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));

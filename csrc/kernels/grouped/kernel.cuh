@@ -687,37 +687,61 @@ CONVT_DEVICE Unit make_unit(const Params& p, const Block& b, int32_t k) {
   return u;
 }
 
-// Outputs of the planes of a unit, V at a time: `of(channel, place)` are those from a place on. A plane takes Rounds of
-// all lanes, or several planes take one.
-template <class Scalar, int Tiles, int V, int Rounds, int Planes, class Source>
-CONVT_DEVICE void store_rounds(const Params& p, Scalar* y, int32_t count, const Source& of) {
-  constexpr int32_t lanes = 32 / Planes;
+template <int Bytes>
+CONVT_DEVICE void load_words(const void* from, uint32_t* words) {
+  if constexpr (Bytes == 2) {
+    words[0] = *static_cast<const uint16_t*>(from);
+  } else {
+    const auto v = *static_cast<const Elements<uint32_t, Bytes / 4>*>(from);
+#pragma unroll
+    for (int i = 0; i < Bytes / 4; ++i) words[i] = v.v[i];
+  }
+}
+
+// Outputs of the planes of a unit from a warp's piece of shared memory, V at a time. A plane takes Rounds of all lanes,
+// or several planes take one.
+template <class Scalar, int Tiles, int V, int Rounds, int Planes>
+CONVT_DEVICE void store_rounds(const Params& p, Scalar* y, int32_t count, const Scalar* stage) {
+  constexpr int32_t lanes = 32 / Planes, bytes = V * static_cast<int32_t>(sizeof(Scalar)), step = 32 * V;
+  // As many planes at once as there are registers for.
+  constexpr int32_t planes = smaller(8 * Tiles, Planes * larger(1, 128 / ((Rounds + Rounds / 3) * bytes)));
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t first = lane % lanes * V, channel = lane / lanes, left = count - first;
   const auto pitch = static_cast<int32_t>(p.y_channel);
+  const Scalar* from = stage + (channel * p.t.stage_pitch + first);
   Scalar* to = y + (pitch * channel + first);
 #pragma unroll
-  for (int32_t k = 0; k < 8 * Tiles; k += Planes) {
+  for (int32_t k = 0; k < 8 * Tiles; k += planes) {
+    // What lies behind a plane is read, too: the next one or another part of shared memory.
+    uint32_t words[planes / Planes][Rounds][ceil_div(bytes, 4)];
 #pragma unroll
-    for (int32_t i = 0; i < Rounds; ++i) {
-      if (left > i * 32 * V) {
-        *reinterpret_cast<Elements<Scalar, V>*>(to + k * pitch + i * 32 * V) = of(channel + k, first + i * 32 * V);
+    for (int32_t i = 0; i < planes / Planes; ++i) {
+#pragma unroll
+      for (int32_t r = 0; r < Rounds; ++r) {
+        load_words<bytes>(from + (k + i * Planes) * p.t.stage_pitch + r * step, words[i][r]);
+      }
+    }
+#pragma unroll
+    for (int32_t i = 0; i < planes / Planes; ++i) {
+#pragma unroll
+      for (int32_t r = 0; r < Rounds; ++r) {
+        store_words_if<bytes>(left > r * step, to + (k + i * Planes) * pitch + r * step, words[i][r]);
       }
     }
   }
 }
 
-template <class Scalar, int Tiles, int V, class Source>
-CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& of) {
+template <class Scalar, int Tiles, int V>
+CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* stage) {
   if (channels == 8 * Tiles && count <= 96 * V) {
     if (count <= 16 * V) {
-      store_rounds<Scalar, Tiles, V, 1, 2>(p, y, count, of);
+      store_rounds<Scalar, Tiles, V, 1, 2>(p, y, count, stage);
     } else if (count <= 32 * V) {
-      store_rounds<Scalar, Tiles, V, 1, 1>(p, y, count, of);
+      store_rounds<Scalar, Tiles, V, 1, 1>(p, y, count, stage);
     } else if (count <= 64 * V) {
-      store_rounds<Scalar, Tiles, V, 2, 1>(p, y, count, of);
+      store_rounds<Scalar, Tiles, V, 2, 1>(p, y, count, stage);
     } else {
-      store_rounds<Scalar, Tiles, V, 3, 1>(p, y, count, of);
+      store_rounds<Scalar, Tiles, V, 3, 1>(p, y, count, stage);
     }
     return;
   }
@@ -725,89 +749,78 @@ CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int
   for (int32_t channel = 0; channel < channels; ++channel) {
 #pragma unroll 4
     for (int32_t k = static_cast<int32_t>(threadIdx.x % 32) * V; k < count; k += 32 * V) {
-      *reinterpret_cast<Elements<Scalar, V>*>(y + (static_cast<int32_t>(p.y_channel) * channel + k)) = of(channel, k);
+      *reinterpret_cast<Elements<Scalar, V>*>(y + (static_cast<int32_t>(p.y_channel) * channel + k)) =
+          *reinterpret_cast<const Elements<Scalar, V>*>(stage + (channel * p.t.stage_pitch + k));
     }
   }
 }
 
-template <class Scalar, int Tiles, class Source>
-CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int32_t count, const Source& source) {
-  const auto with = [&]<int V>() {
-    store_planes<Scalar, Tiles, V>(p, y, channels, count, source.template operator()<V>());
-  };
-  if (p.store_width == 4) {
-    with.template operator()<4>();
-  } else if (p.store_width == 2) {
-    with.template operator()<2>();
-  } else if (p.store_width == 1) {
-    with.template operator()<1>();
-  } else {
-    if constexpr (sizeof(Scalar) == 2) with.template operator()<8>();
-  }
-}
-
-// Outputs from a warp's piece of shared memory.
 template <int Tiles, class Scalar>
 CONVT_DEVICE void store_staged(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* stage) {
-  store_planes<Scalar, Tiles>(p, y, channels, count, [&]<int V>() {
-    return [stage, pitch = p.t.stage_pitch](int32_t channel, int32_t place) {
-      return *reinterpret_cast<const Elements<Scalar, V>*>(stage + (channel * pitch + place));
-    };
-  });
+  if (p.store_width == 4) {
+    store_planes<Scalar, Tiles, 4>(p, y, channels, count, stage);
+  } else if (p.store_width == 2) {
+    store_planes<Scalar, Tiles, 2>(p, y, channels, count, stage);
+  } else if (p.store_width == 1) {
+    store_planes<Scalar, Tiles, 1>(p, y, channels, count, stage);
+  } else {
+    if constexpr (sizeof(Scalar) == 2) store_planes<Scalar, Tiles, 8>(p, y, channels, count, stage);
+  }
 }
 
-// Outputs that no tap reaches.
-template <int Tiles, class Scalar>
-CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32_t count, const float* bias) {
-  store_planes<Scalar, Tiles>(p, y, channels, count, [&]<int V>() {
-    return [bias](int32_t channel, int32_t) {
-      Elements<Scalar, V> v;
-      store<1>(&v.v[0], bias + channel);
-#pragma unroll
-      for (int i = 1; i < V; ++i) v.v[i] = v.v[0];
-      return v;
-    };
-  });
+// How many elements behind a multiple of so many bytes an address is.
+template <int Bytes, class Scalar>
+CONVT_DEVICE int32_t place_in(const Scalar* at) {
+  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) % Bytes / sizeof(Scalar));
 }
 
-// How many elements behind a multiple of 16 bytes an address is.
-template <class Scalar>
-CONVT_DEVICE int32_t place_in_vector(const Scalar* at) {
-  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) / sizeof(Scalar) % (16 / sizeof(Scalar)));
-}
+// Of a plane's outputs that no tap reaches, those that a unit writes. They are the same throughout, so that vectors
+// begin at multiples of 16 bytes wherever the plane does; of a line that two units share, the left one has all.
+struct Blank {
+  int32_t first, head, body, edges;  // elements: before the first vector, in vectors, and before and behind them
 
-// Outputs that no tap reaches by the copy engine, from planes that have the bias throughout. Of a line that two units
-// share, the left one has all: whatever they copy begins and ends at lines, or where rows do.
-template <int Tiles, class Scalar>
-CONVT_DEVICE void copy_bias(const Params& p, const Block& b, const Unit& u, Scalar* y) {
-  constexpr int32_t lanes = 4 / Tiles, size = static_cast<int32_t>(sizeof(Scalar)), vector = 16 / size;
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int32_t channel = lane / lanes;
-  if (channel < u.channels) {
-    const auto to_line = [](const Scalar* at) {
-      return static_cast<int32_t>((0 - reinterpret_cast<uintptr_t>(at)) % line_bytes) / size;
-    };
-    y += static_cast<int32_t>(p.y_channel) * channel;
-    int32_t count = u.columns;
+  template <class Scalar>
+  CONVT_DEVICE static Blank of(const Block& b, const Unit& u, const Scalar* y) {
+    constexpr auto size = static_cast<int32_t>(sizeof(Scalar)), vector = 16 / size;
+    const auto to_line = [](const Scalar* at) { return -place_in<line_bytes>(at) & (line_bytes / size - 1); };
+    int32_t count = u.columns, first = 0;
     count += smaller(to_line(y + count), b.last_column - u.column - u.columns);
-    if (u.column != b.first_column) {
-      const int32_t others = smaller(to_line(y), count);
-      y += others, count -= others;
-    }
-    const Scalar* image = reinterpret_cast<const Scalar*>(device::dynamic_shared_memory() + p.t.places.image) +
-                          (u.channel + channel) * p.t.image_step;
-    const int32_t head = smaller(-place_in_vector(y) & (vector - 1), count);
-    const int32_t body = (count - head) & -vector, edges = count - body;
-    if (lane % lanes == 0 && body > 0) {
-      const auto place =
-          static_cast<int32_t>((reinterpret_cast<uintptr_t>(y + head) - device::shared_address(image)) % line_bytes) /
-          size;
-      device::bulk_store(y + head, image + place, static_cast<uint32_t>(body * size));
+    if (u.column != b.first_column) first = smaller(to_line(y), count);
+    count -= first;
+    const int32_t head = smaller(-place_in<16>(y + first) & (vector - 1), count);
+    const int32_t body = (count - head) & -vector;
+    return {first, head, body, count - body};
+  }
+};
+
+template <class Scalar>
+CONVT_DEVICE void store_bias(const Params& p, const Block& b, const Unit& u, Scalar* unit_y) {
+  constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar)), lanes = line_bytes / 16, rounds = 6;
+  const auto lane = static_cast<int32_t>(threadIdx.x) % lanes;
+  int32_t channel = static_cast<int32_t>(threadIdx.x % 32) / lanes;
+  Blank blank = Blank::of(b, u, unit_y);
+#pragma unroll 1
+  for (; channel < u.channels; channel += 32 / lanes) {
+    Scalar* y = unit_y + static_cast<int32_t>(p.y_channel) * channel;
+    if (!p.planes_at_lines) blank = Blank::of(b, u, y);
+    y += blank.first;
+    // From shared memory, since of one register the compiler makes four more for each store.
+    const Scalar* bias = reinterpret_cast<const Scalar*>(device::dynamic_shared_memory() + p.t.places.bias_vectors) +
+                         (u.channel + channel) * vector;
+    uint32_t words[4];
+    load_words<16>(bias, words);
+    Scalar* to = y + blank.head + lane * vector;
+#pragma unroll 1
+    for (int32_t left = blank.body - lane * vector; left > 0; left -= rounds * lanes * vector) {
+#pragma unroll
+      for (int i = 0; i < rounds; ++i) store_words_if<16>(i * lanes * vector < left, to + i * lanes * vector, words);
+      to += rounds * lanes * vector;
     }
 #pragma unroll 1
-    for (int32_t i = lane % lanes; i < edges; i += lanes) y[i < head ? i : i + body] = image[0];
+    for (int32_t i = lane; i < blank.edges; i += lanes) {
+      y[i < blank.head ? i : i + blank.body] = bias[0];
+    }
   }
-  device::bulk_commit();
 }
 
 // Planes of `elements` elements that have their channel's bias throughout, by `threads` threads.
@@ -1086,8 +1099,13 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   if (thread < 2) spoilt[thread] = 0;
   for (int32_t i = thread; i < b.channels; i += block) {
-    bias[i] = 0;
-    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
+    float value = 0;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &value);
+    bias[i] = value;
+    if (!t.y_pixels) continue;
+    constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar));
+    Scalar* const to = reinterpret_cast<Scalar*>(shared + t.places.bias_vectors) + i * vector;
+    for (int32_t e = 0; e < vector; ++e) store<1>(to + e, &value);
   }
   for (int32_t i = thread; i < t.units; i += block) units[i] = make_unit<Tiles, PixelTiles>(p, b, i);
   for (int32_t i = thread; i < early_loads(Strict) * block; i += block) {
@@ -1103,12 +1121,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
-  if (device::has_copy_engine && t.blank_rows) {
-    // What rows without taps are copied from.
-    fill_planes(p.bias != nullptr ? b.channels : 1, t.image_pitch, bias,
-                reinterpret_cast<Scalar*>(shared + t.places.image), thread, block);
-    device::fence_async_proxy();
-  }
   __syncthreads();
 
   // Strict float32 of 16 channels has no registers to hold inputs in.
@@ -1152,11 +1164,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       const float* unit_bias = bias + u.channel;
       const auto y = [&] { return unit_outputs<Scalar>(p, b, now.row, u); };
       if (row_count == 0 && t.y_pixels) {
-        if (device::has_copy_engine && t.blank_rows) {
-          copy_bias<Tiles>(p, b, u, y());
-        } else {
-          store_bias<Tiles>(p, y(), u.channels, u.columns, unit_bias);
-        }
+        store_bias(p, b, u, y());
         continue;
       }
       if (t.blanks && u.channel != filled) {
@@ -1187,7 +1195,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     if (repairs || (Strict && spoils)) spoilt[(i + 1) % 2] = 1;
     __syncthreads();
   }
-  device::bulk_wait_read<0>();  // the block's shared memory is still read
 }
 
 }  // namespace convt::grouped

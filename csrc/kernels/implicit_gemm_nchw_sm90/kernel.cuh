@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../implicit_gemm/epilogue.cuh"
+#include "../load_if.h"
 #include "../ring.h"
 #include "params.h"
 
@@ -201,28 +202,31 @@ struct Outputs {
   // From registers.
   template <int Vector>
   CONVT_DEVICE void write(const Params& p, const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
-    if (columns <= 0) return;
     Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
                       (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride +
                       static_cast<int64_t>(row) * p.y_row_stride + column;
     const int64_t row_step = static_cast<int64_t>(p.h.stride) * p.y_row_stride;
+    // An address of a store cannot be changed before the store has read it, so rows and neighbouring channels have
+    // addresses of their own.
+    Scalar* to[2][config.rows];
+#pragma unroll
+    for (int r = 0; r < config.rows; ++r) to[0][r] = y + r * row_step, to[1][r] = to[0][r] + p.y_channel_stride;
 #pragma unroll
     for (int j = 0; j < config.channels / 8; ++j) {
+      if (8 * j >= channels) break;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int c = 8 * j + e;
-        if (c >= channels) continue;
-        Scalar* to = y + c * p.y_channel_stride;
 #pragma unroll
-        for (int r = 0; r < config.rows; ++r, to += row_step) {
-          if (r >= rows) break;
+        for (int r = 0; r < config.rows; ++r) {
           float v[values];
           values_of(sums, r, j, e, v);
+          const bool there = 8 * j + e < channels && r < rows;
 #pragma unroll
           for (int i = 0; i < values; i += Vector) {
             const int32_t at = column_of(p, i);
-            if (at < columns) store<Vector>(to + at, v + i);
+            store_if<Vector>(there && at < columns, to[e][r] + at, v + i);
           }
+          to[e][r] += 8 * p.y_channel_stride;
         }
       }
     }
@@ -286,19 +290,19 @@ struct MergedOutputs {
 #pragma unroll
       for (int e = 0; e < (Apart ? 2 : 1); ++e) {
         const Place at = place_of(8 * j + e);
-        if (at.channel >= channels) continue;
-        Scalar* to = y + at.channel * p.y_channel_stride + static_cast<int64_t>(at.row) * p.y_row_stride + at.column;
+        Scalar* const to =
+            y + at.channel * p.y_channel_stride + static_cast<int64_t>(at.row) * p.y_row_stride + at.column;
 #pragma unroll
-        for (int r = 0; r < config.rows; ++r, to += row_step) {
-          if (at.row + r * p.h.stride >= p.h.out) break;
+        for (int r = 0; r < config.rows; ++r) {
           constexpr int values = Apart ? 2 : 4;
           float v[values];
 #pragma unroll
           for (int i = 0; i < values; ++i) v[i] = sums[r][4 * j + (Apart ? 2 * i + e : i)];
+          const bool there = at.channel < channels && at.row + r * p.h.stride < p.h.out;
 #pragma unroll
           for (int i = 0; i < values; i += Vector) {
             const int32_t further = Apart ? i * p.v.stride : i / 2 * p.v.stride + i % 2;
-            if (at.column + further < p.v.out) store<Vector>(to + further, v + i);
+            store_if<Vector>(there && at.column + further < p.v.out, to + (r * row_step + further), v + i);
           }
         }
       }
@@ -644,16 +648,16 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
     }
     const auto zeros_of = [&] {
-      float zeros = 0;
+      float zeros[4] = {};  // of one, each would wait for the one before
 #pragma unroll
       for (int i = 0; i < config.phases; ++i) {
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
 #pragma unroll
-          for (int e = 0; e < config.channels / 2; ++e) zeros = fmaf(sums[i][r][e], 0.0f, zeros);
+          for (int e = 0; e < config.channels / 2; ++e) zeros[e % 4] = fmaf(sums[i][r][e], 0.0f, zeros[e % 4]);
         }
       }
-      return zeros;
+      return (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
     };
     if constexpr (config.subpixel) {
       const MergedOutputs<mode, Row> outputs(p, tile, w);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "../implicit_gemm/epilogue.cuh"
+#include "../load_if.h"
 #include "../ring.h"
 #include "params.h"
 
@@ -41,15 +42,17 @@ struct Tile {
 // By one lane: has x and the weights of each step copied; those that stay, once.
 template <class Scalar, int Row>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
-  constexpr auto channels_of_chunk = static_cast<int32_t>(chunk_bytes / sizeof(Scalar));
+  // Several chunks are whole ones.
+  constexpr auto channels_of_chunk = static_cast<int32_t>(most_chunk_bytes / sizeof(Scalar));
   device::Ring patch = device::Ring::of_producer(), ring = device::Ring::of_producer();
-  const auto bytes = static_cast<uint32_t>(p.taps_of_step * tap_bytes(configs[Row]));
+  const auto bytes = static_cast<uint32_t>(p.taps_of_step * p.tap_bytes);
   bool first = true;
+  if (p.copies_x) device::wait_for_previous_kernel();
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = Tile::of(p, number);
     const unsigned char* w = p.packed + (static_cast<int64_t>(tile.group) * p.by_channels.divisor + tile.channel_tile) *
-                                            p.chunks * p.taps * tap_bytes(configs[Row]);
+                                            p.chunks * p.taps * p.tap_bytes;
 #pragma unroll 1
     for (int32_t c = 0; c < p.chunks; ++c) {
       device::mbarrier_wait(shared.patch_empty(patch.stage), patch.parity);
@@ -59,7 +62,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
                        shared.patch_full(patch.stage));
       patch.advance(p.patch_stages);
       if (p.resident && !first) continue;
-      if (first && c == 0) device::wait_for_previous_kernel();
+      if (first && c == 0 && !p.copies_x) device::wait_for_previous_kernel();
 #pragma unroll 1
       for (int32_t s = 0; s < p.steps; ++s, w += bytes) {
         if (!p.resident) device::mbarrier_wait(shared.weights_empty(ring.stage), ring.parity);
@@ -73,8 +76,23 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
   }
 }
 
+// A lane's words have two columns of 16 bits of each of four eights of columns. Afterwards they have all columns of one
+// of them, the lane's of its quad.
+CONVT_DEVICE void transpose_quad(uint32_t (&words)[4], int32_t lane) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2) {
+    const bool upper = (lane & bit) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & bit) != 0) continue;
+      const uint32_t received = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i | bit], bit);
+      (upper ? words[i] : words[i | bit]) = received;
+    }
+  }
+}
+
 // What a lane writes of a tile: of each block of positions, two rows' outputs of two columns of the product that follow
-// each other.
+// each other; or, of 16 bits, eight columns of every fourth.
 template <Mode mode, int Row>
 struct Outputs {
   using Scalar = typename Traits<mode>::Scalar;
@@ -100,18 +118,20 @@ struct Outputs {
   };
 
   CONVT_DEVICE Place place_of(int32_t n) const {
-    auto of_channel = static_cast<uint32_t>(product_column + n);
+    auto of_channel = static_cast<uint32_t>(n);
     uint32_t phase = of_channel;
     const uint32_t row_phase = p.by_columns_of_row.divide(phase);
     of_channel = phase;
     const uint32_t column_phase = p.by_channels_of_tile.divide(of_channel);
     return {static_cast<int32_t>(of_channel), static_cast<int32_t>(row_phase), static_cast<int32_t>(column_phase)};
   }
-  CONVT_DEVICE int32_t row_of(int m, int half) const {
-    return row + (m >> p.log_side_by_side) * p.block_rows + half * half_row;
+  // Rows and columns of y from the lane's first position to its others, the same for all lanes: what remains for an
+  // output is a sum and two comparisons.
+  CONVT_DEVICE int32_t down(int m, int half) const {
+    return ((m >> p.log_side_by_side) * p.block_rows + half * half_row) * p.h.stride;
   }
-  CONVT_DEVICE int32_t column_of(int m, int half) const {
-    return column + (m & ((1 << p.log_side_by_side) - 1)) * p.block_columns + half * half_column;
+  CONVT_DEVICE int32_t right(int m, int half) const {
+    return ((m & ((1 << p.log_side_by_side) - 1)) * p.block_columns + half * half_column) * p.v.stride;
   }
 
   // `Pairs`: both columns of the product at once.
@@ -119,19 +139,11 @@ struct Outputs {
   CONVT_DEVICE void write(const float (&sums)[config.blocks][config.columns / 2]) const {
     Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
                       (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
-    // From the lane's first position to its others, as the same for all lanes: what remains for an output is a sum and
-    // two comparisons.
-    const auto down = [&](int m, int half) {
-      return ((m >> p.log_side_by_side) * p.block_rows + half * half_row) * p.h.stride;
-    };
-    const auto right = [&](int m, int half) {
-      return ((m & ((1 << p.log_side_by_side) - 1)) * p.block_columns + half * half_column) * p.v.stride;
-    };
 #pragma unroll
     for (int j = 0; j < config.columns / 8; ++j) {
 #pragma unroll
       for (int e = 0; e < (Pairs ? 1 : 2); ++e) {
-        const Place at = place_of(8 * j + e);
+        const Place at = place_of(product_column + 8 * j + e);
         if (!at.there(p, channels)) continue;
         const int32_t y_row = row * p.h.stride + at.row, y_column = column * p.v.stride + at.column;
         Scalar* const to = y + static_cast<int64_t>(y_row) * p.y_row_stride +
@@ -140,11 +152,53 @@ struct Outputs {
         for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            if (y_row >= p.h.out - down(m, half) || y_column >= p.v.out - right(m, half)) continue;
-            store<Pairs ? 2 : 1>(to + (static_cast<int64_t>(down(m, half)) * p.y_row_stride +
-                                       static_cast<int64_t>(right(m, half)) * p.y_column_stride),
-                                 &sums[m][4 * j + 2 * half + e]);
+            store_if<Pairs ? 2 : 1>(y_row < p.h.out - down(m, half) && y_column < p.v.out - right(m, half),
+                                    to + (static_cast<int64_t>(down(m, half)) * p.y_row_stride +
+                                          static_cast<int64_t>(right(m, half)) * p.y_column_stride),
+                                    &sums[m][4 * j + 2 * half + e]);
           }
+        }
+      }
+    }
+  }
+
+  // Eight columns of 16 bits at once. A lane's are of every fourth of the eights of a block's positions, in the order
+  // of blocks, halves and columns.
+  CONVT_DEVICE void write_eights(const float (&sums)[config.blocks][config.columns / 2], int32_t lane) const {
+    constexpr int eights = config.columns / 8, of_half = eights / 4;  // of a position; fours of them, or half of one
+    const int32_t of_four = lane % 4, lane_half = of_half == 0 ? of_four / eights : 0;
+    const int32_t lane_row = (row + lane_half * half_row) * p.h.stride,
+                  lane_column = (column + lane_half * half_column) * p.v.stride;
+    Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
+                      (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
+    constexpr int fours = of_half == 0 ? 1 : of_half, halves = of_half == 0 ? 1 : 2;
+    Scalar* to[fours];
+    int32_t y_rows[fours], y_columns[fours];  // that are left
+#pragma unroll
+    for (int four = 0; four < fours; ++four) {
+      const Place at = place_of(8 * ((4 * four + of_four) % eights));
+      y_rows[four] = at.there(p, channels) ? p.h.out - (lane_row + at.row) : 0;
+      y_columns[four] = p.v.out - (lane_column + at.column);
+      to[four] = y + static_cast<int64_t>(lane_row + at.row) * p.y_row_stride +
+                 static_cast<int64_t>(lane_column + at.column) * p.y_column_stride + at.channel * p.y_channel_stride;
+    }
+#pragma unroll
+    for (int m = 0; m < config.blocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < halves; ++half) {
+        const int64_t further = static_cast<int64_t>(down(m, half)) * p.y_row_stride +
+                                static_cast<int64_t>(right(m, half)) * p.y_column_stride;
+#pragma unroll
+        for (int four = 0; four < fours; ++four) {
+          uint32_t words[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int n = 4 * four + i, from = 4 * (n % eights) + 2 * (half + n / eights);
+            words[i] = pack(Scalar{}, sums[m][from], sums[m][from + 1]);
+          }
+          transpose_quad(words, lane);
+          store_words_if<16>(down(m, half) < y_rows[four] && right(m, half) < y_columns[four], to[four] + further,
+                             words);
         }
       }
     }
@@ -156,9 +210,9 @@ struct Outputs {
 #pragma unroll 1
     for (int32_t i = 0; i < config.columns / 2 * config.blocks; ++i) {
       const int32_t half = i % 2, e = i / 2 % 2, m = i / 4 % config.blocks, j = i / 4 / config.blocks;
-      const Place at = place_of(8 * j + e);
-      const int32_t y_row = row_of(m, half) * p.h.stride + at.row,
-                    y_column = column_of(m, half) * p.v.stride + at.column;
+      const Place at = place_of(product_column + 8 * j + e);
+      const int32_t y_row = row * p.h.stride + down(m, half) + at.row,
+                    y_column = column * p.v.stride + right(m, half) + at.column;
       if (!at.there(p, channels) || y_row >= p.h.out || y_column >= p.v.out) continue;
       correct_output<mode, true>(p, group, image, channel + at.channel, y_row, y_column);
     }
@@ -173,7 +227,8 @@ inline constexpr int32_t most_taps_at_once = 3;
 template <Mode mode, int Row, int Products, int Taps>
 CONVT_DEVICE void multiply(device::MatrixDescriptor x_of_stages, const device::SharedAddress (&x)[most_taps_at_once],
                            const uint32_t (&block_at)[configs[Row].blocks], device::MatrixDescriptor w_of_stages,
-                           device::SharedAddress w, float (&sums)[configs[Row].blocks][configs[Row].columns / 2]) {
+                           device::SharedAddress w, uint32_t of_tap,
+                           float (&sums)[configs[Row].blocks][configs[Row].columns / 2]) {
   constexpr Config config = configs[Row];
   constexpr uint32_t of_product = config.columns * k_bytes / 16;  // weights, in units of 16 bytes
   device::wgmma_fence();
@@ -181,8 +236,8 @@ CONVT_DEVICE void multiply(device::MatrixDescriptor x_of_stages, const device::S
   for (int tap = 0; tap < Taps; ++tap) {
 #pragma unroll
     for (int k = 0; k < Products; ++k) {
-      const auto b =
-          device::with_start(w_of_stages, w + static_cast<uint32_t>(tap * products_of_chunk + k) * of_product);
+      const auto b = device::with_start(
+          w_of_stages, w + (static_cast<uint32_t>(tap) * of_tap + static_cast<uint32_t>(k) * of_product));
 #pragma unroll
       for (int m = 0; m < config.blocks; ++m) {
         const auto a = device::with_start(x_of_stages, x[tap] + block_at[m] + static_cast<uint32_t>(k * k_bytes / 16));
@@ -195,20 +250,25 @@ CONVT_DEVICE void multiply(device::MatrixDescriptor x_of_stages, const device::S
 }
 
 // As many products as there are of 32 bytes of channels, and as many taps.
-template <Mode mode, int Row, int Products = products_of_chunk, int Taps = most_taps_at_once>
+template <Mode mode, int Row, int Products = most_products, int Taps = most_taps_at_once>
 CONVT_DEVICE void multiply(int32_t products, int32_t taps, device::MatrixDescriptor x_of_stages,
                            const device::SharedAddress (&x)[most_taps_at_once],
                            const uint32_t (&block_at)[configs[Row].blocks], device::MatrixDescriptor w_of_stages,
-                           device::SharedAddress w, float (&sums)[configs[Row].blocks][configs[Row].columns / 2]) {
+                           device::SharedAddress w, uint32_t of_tap,
+                           float (&sums)[configs[Row].blocks][configs[Row].columns / 2]) {
   if constexpr (Products > 1) {
-    if (products < Products)
-      return multiply<mode, Row, Products - 1, Taps>(products, taps, x_of_stages, x, block_at, w_of_stages, w, sums);
+    if (products < Products) {
+      return multiply<mode, Row, Products - 1, Taps>(products, taps, x_of_stages, x, block_at, w_of_stages, w, of_tap,
+                                                     sums);
+    }
   }
   if constexpr (Taps > 1) {
-    if (taps < Taps)
-      return multiply<mode, Row, Products, Taps - 1>(products, taps, x_of_stages, x, block_at, w_of_stages, w, sums);
+    if (taps < Taps) {
+      return multiply<mode, Row, Products, Taps - 1>(products, taps, x_of_stages, x, block_at, w_of_stages, w, of_tap,
+                                                     sums);
+    }
   }
-  multiply<mode, Row, Products, Taps>(x_of_stages, x, block_at, w_of_stages, w, sums);
+  multiply<mode, Row, Products, Taps>(x_of_stages, x, block_at, w_of_stages, w, of_tap, sums);
 }
 
 // By the warpgroup that multiplies.
@@ -216,12 +276,12 @@ template <Mode mode, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
-  constexpr uint32_t of_product = config.columns * k_bytes / 16;  // weights, in units of 16 bytes
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
   const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32));
-  const auto pitch = static_cast<uint32_t>(p.pitch);
+  const auto pitch = static_cast<uint32_t>(p.pitch), chunk_bytes = static_cast<uint32_t>(p.chunk_bytes),
+             of_tap = static_cast<uint32_t>(p.tap_bytes / 16);
   const device::MatrixDescriptor x_of_stages =
-      device::matrix_descriptor(shared.patches, p.block_rows == 1 ? 8 * chunk_bytes : pitch);
+      device::matrix_descriptor(shared.patches, p.block_rows == 1 ? 8 * chunk_bytes : pitch, 16, chunk_bytes);
   const device::MatrixDescriptor w_of_stages = device::plain_matrix_descriptor(shared.weights, 256, 128);
   uint32_t block_at[config.blocks];
 #pragma unroll
@@ -233,41 +293,42 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
                   16;
   }
   device::Ring patch, weights;
+  constexpr bool keeps_bias = config.columns < 64;  // or there are no registers for it
+  float bias[config.columns / 4] = {};
+  bool knows_bias = false;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = Tile::of(p, number);
     const Outputs<mode, Row> outputs(p, tile, warp, lane);
-    // Sums begin with the bias.
+    if (!keeps_bias || !knows_bias) {
+#pragma unroll
+      for (int c = 0; c < config.columns / 4; ++c) {
+        bias[c] = 0;
+        if (p.bias == nullptr) continue;
+        const auto at = outputs.place_of(outputs.product_column + c / 2 * 8 + c % 2);
+        const int64_t group_channel = static_cast<int64_t>(tile.group) * p.out_channels + outputs.channel + at.channel;
+        if (at.there(p, outputs.channels)) load<1>(bias_at<Scalar>(p, group_channel), &bias[c]);
+      }
+      knows_bias = p.one_bias;
+    }
+    // Sums begin with it.
     float sums[config.blocks][config.columns / 2];
 #pragma unroll
-    for (int j = 0; j < config.columns / 8; ++j) {
+    for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float bias = 0;
-        if (p.bias != nullptr) {
-          const auto at = outputs.place_of(8 * j + e);
-          if (at.there(p, outputs.channels)) {
-            load<1>(
-                bias_at<Scalar>(p, static_cast<int64_t>(tile.group) * p.out_channels + outputs.channel + at.channel),
-                &bias);
-          }
-        }
-#pragma unroll
-        for (int m = 0; m < config.blocks; ++m) sums[m][4 * j + e] = sums[m][4 * j + 2 + e] = bias;
-      }
+      for (int i = 0; i < config.columns / 2; ++i) sums[m][i] = bias[i / 4 * 2 + i % 2];
+      device::wgmma_results(sums[m]);
     }
-#pragma unroll
-    for (int m = 0; m < config.blocks; ++m) device::wgmma_results(sums[m]);
 #pragma unroll 1
     for (int32_t c = 0; c < p.chunks; ++c) {
       device::mbarrier_wait(shared.patch_full(patch.stage), patch.parity);
       const device::SharedAddress x =
           device::start_of(x_of_stages) + static_cast<uint32_t>(patch.stage * (p.patch_bytes / 16));
-      const int32_t products = c == p.chunks - 1 ? p.last_products : products_of_chunk;
+      const int32_t products = c == p.chunks - 1 ? p.last_products : p.products;
 #pragma unroll 1
       for (int32_t s = 0; s < p.steps; ++s) {
         device::mbarrier_wait(shared.weights_full(weights.stage), weights.parity);
-        const device::SharedAddress of_step = x + p.step_column[s] * (chunk_bytes / 16u);
+        const device::SharedAddress of_step = x + p.step_column[s] * (chunk_bytes / 16);
         device::SharedAddress w =
             device::start_of(w_of_stages) + static_cast<uint32_t>(weights.stage * (p.weight_bytes / 16));
 #pragma unroll 1
@@ -277,8 +338,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
           for (int i = 0; i < most_taps_at_once; ++i) {
             of_taps[i] = of_step + p.tap_row[smaller(tap + i, p.taps_of_step - 1)] * (pitch / 16);
           }
-          multiply<mode, Row>(products, p.taps_of_step - tap, x_of_stages, of_taps, block_at, w_of_stages, w, sums);
-          w += most_taps_at_once * products_of_chunk * of_product;
+          multiply<mode, Row>(products, p.taps_of_step - tap, x_of_stages, of_taps, block_at, w_of_stages, w, of_tap,
+                              sums);
+          w += most_taps_at_once * of_tap;
         }
         if (!p.resident) {
           device::mbarrier_arrive_if(shared.weights_empty(weights.stage), lane == 0);
@@ -292,11 +354,6 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
 #pragma unroll
     for (int m = 0; m < config.blocks; ++m) device::wgmma_results(sums[m]);
-    if (p.pairs) {
-      outputs.template write<true>(sums);
-    } else {
-      outputs.template write<false>(sums);
-    }
     // Four sums, since each waits for itself.
     float zeros[4] = {};
 #pragma unroll
@@ -305,6 +362,14 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
     }
     const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
+    if (p.together == 8) {
+      if constexpr (sizeof(Scalar) == 2) outputs.write_eights(sums, lane);
+    } else if (p.together == 2) {
+      outputs.template write<true>(sums);
+    } else {
+      outputs.template write<false>(sums);
+    }
+    __syncwarp();  // other lanes have written some of what is looked at
     if (zero != zero) outputs.correct();
   }
 }
