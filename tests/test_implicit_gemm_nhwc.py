@@ -14,8 +14,8 @@ from convt import _C
 
 FAMILY = "implicit_gemm_nhwc_sm90"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
-NAMES = [f"{FAMILY}/{name}" for name in ("16x256", "32x256", "64x256", "128x128")]
-COLUMNS = {"16x256": 16, "32x256": 32, "64x256": 64, "128x128": 128}
+NAMES = [f"{FAMILY}/{name}" for name in ("16x256", "32x256", "64x256")]
+COLUMNS = {"16x256": 16, "32x256": 32, "64x256": 64}
 
 PLANET = Problem(4, 32, 3, (30, 30), (6, 6), (2, 2))
 DCGAN = Problem(4, 64, 3, (32, 32), (4, 4), (2, 2), (1, 1))
@@ -87,14 +87,29 @@ def test_refusals_say_why():
     assert {c.refusal for c in candidates(DCGAN, device="a100").values()} == {"needs sm_90"}
     first = {c.refusal for c in candidates(DCGAN, memory=torch.contiguous_format).values()}
     assert first == {"takes outputs whose channels are innermost"}
-    anywhere = Problem(1, 30, 3, (32, 32), (4, 4), (2, 2), (1, 1))
-    assert {c.refusal for c in candidates(anywhere).values()} == {
-        "takes x whose positions begin at multiples of 16 bytes"
-    }
     many = Problem(1, 16, 8, (8, 8), (13, 13))
     assert {c.refusal for c in candidates(many).values()} == {"takes kernels of at most 160 taps"}
     torch.backends.cudnn.allow_tf32 = False
     assert {c.refusal for c in candidates(DCGAN, torch.float32).values()} == {"computes float32 in TF32"}
+
+
+def test_positions_that_begin_anywhere_are_copied():
+    """Their channels to multiples of 16 bytes, each group's; the rest of the workspace is packed weights."""
+    packed = candidates(DCGAN)["16x256"].plan.workspace_bytes
+    assert packed == 9 * 64 * 16 * 2  # a phase has taps of a kernel of 2 x 2, all phases together of 3 x 3
+    for channels, groups in ((62, 1), (124, 2)):
+        p = Problem(4, channels, 3 * groups, (32, 32), (4, 4), (2, 2), (1, 1), groups=groups)
+        assert candidates(p)["16x256"].plan.workspace_bytes == groups * (packed + 2 * 64 * 4 * 32 * 32)
+
+
+@pytest.mark.parametrize(("precision", "channels", "product"), [("float16", 32, 16), ("tf32", 16, 8)])
+def test_few_channels_have_half_a_chunk(precision, channels, product):
+    """64 bytes of a position instead of 128: more blocks of a multiprocessor have room, and fewer bytes are read."""
+    for of_group, halves in ((channels, 1), (channels + product, 2)):
+        p = Problem(4, of_group, 32, (256, 256), (3, 3), (1, 1), (1, 1))
+        plan = candidates(p, DTYPES[precision])["32x256"].plan
+        assert plan.tile.channel_groups == 2 * halves
+        assert plan.grid == (3 if halves == 1 else 2) * 132
 
 
 # GPU

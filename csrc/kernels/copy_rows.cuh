@@ -10,13 +10,13 @@ namespace convt {
 // 16 bytes at `from`, of which elements `first` to `last` are wanted. They begin anywhere: two vectors of memory have
 // them, or one. What lies before x or behind it is not read.
 template <class Bits>
-CONVT_DEVICE void load_anywhere(const CopyParams& p, const unsigned char* from, int32_t first, int32_t last,
-                                uint32_t (&words)[4]) {
+CONVT_DEVICE void load_anywhere(const unsigned char* x, const unsigned char* x_end, const unsigned char* from,
+                                int32_t first, int32_t last, uint32_t (&words)[4]) {
   constexpr auto size = static_cast<int32_t>(sizeof(Bits));
   const auto shift = static_cast<int32_t>(reinterpret_cast<uintptr_t>(from) % 16);
   const unsigned char* const vector = from - shift;
   const bool wants_low = shift + first * size < 16, wants_high = shift + last * size > 16;
-  if ((!wants_low || vector >= p.x) && vector + (wants_high ? 32 : 16) <= p.x_end) {
+  if ((!wants_low || vector >= x) && vector + (wants_high ? 32 : 16) <= x_end) {
     uint32_t v[8];
     load_if<16>(wants_low, vector, v), load_if<16>(wants_high, vector + 16, v + 4);
 #pragma unroll
@@ -89,13 +89,13 @@ CONVT_DEVICE void copy_rows(const CopyParams& p, uint32_t block) {
     uint32_t column = first;
     const int64_t row = copied_place(p, outer, column);
     const auto at = static_cast<int32_t>(column);
-    if (row >= 0) load_anywhere<Bits>(p, p.x + (row + at) * size, 0, smaller(count, p.columns - at), words);
+    if (row >= 0) load_anywhere<Bits>(p.x, p.x_end, p.x + (row + at) * size, 0, smaller(count, p.columns - at), words);
     const int32_t rest = pitch - at;
     if (rest < count) {
       uint32_t next_column = first + static_cast<uint32_t>(rest), next[4] = {};
       const int64_t next_row = copied_place(p, outer, next_column);
       if (next_row >= 0) {
-        load_anywhere<Bits>(p, p.x + (next_row - rest) * size, rest, smaller(count, rest + p.columns), next);
+        load_anywhere<Bits>(p.x, p.x_end, p.x + (next_row - rest) * size, rest, smaller(count, rest + p.columns), next);
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

@@ -382,7 +382,7 @@ using MatrixDescriptor = uint64_t;
 CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16,
                                                 uint32_t row_bytes = 128) {
   return static_cast<uint64_t>((start & 0x3ffff) >> 4 | next >> 4 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
-         static_cast<uint64_t>(128 / row_bytes) << 62;
+         static_cast<uint64_t>(row_bytes == 128 ? 1 : 2) << 62;
 }
 
 // A K-major operand without a swizzle: 8 rows with 16 bytes of each lie next to each other; `next` bytes from there are
@@ -396,6 +396,8 @@ CONVT_DEVICE SharedAddress start_of(MatrixDescriptor d) { return static_cast<uin
 CONVT_DEVICE MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
   return (d & ~uint64_t{0xffffffff}) | start;
 }
+// What was known of a value is not, from here on: what follows from it is computed again.
+CONVT_DEVICE void forget(int32_t& v) { asm volatile("" : "+r"(v)); }
 // What all lanes of a warp have alike, in a form that shows it to the compiler.
 CONVT_DEVICE uint32_t uniform(uint32_t v) { return __reduce_or_sync(0xffffffffu, v); }
 // True in one lane of a warp, whose lanes are all here. What it alone does has operands that are seen to be uniform.

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "../plan/geometry.h"
 
@@ -20,6 +21,10 @@ struct Float16 {
 struct BFloat16 {
   uint16_t bits;
 };
+
+// What is copied of an element, whatever it means.
+template <class Scalar>
+using BitsOf = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
 
 #if !defined(__CUDA_ARCH__)
 inline float float_of_bits(uint32_t bits) {

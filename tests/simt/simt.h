@@ -918,6 +918,8 @@ inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
   return matrix_descriptor(start * 16, d.stride, d.next, d.row_bytes);
 }
 
+inline void forget(int32_t&) {}
+
 template <class T>
 T uniform(T v) {
   if (__shfl_sync(0xffffffffu, v, 0) != v) simt::fail("lanes of a warp differ in what is to be the same for all");

@@ -199,7 +199,7 @@ CONVT_DEVICE void round_to_words(float weight, uint32_t (&words)[Parts][4], int3
 template <Mode mode, class Layout>
 __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
-  using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
+  using Bits = BitsOf<Scalar>;
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
   constexpr int rows_of_warp = Layout::rows / Layout::warps, groups = pack_words / Layout::group_words;
   device::let_next_kernel_start();

@@ -15,7 +15,7 @@ namespace convt::implicit_gemm {
 template <class Scalar>
 CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   constexpr int count = 16 / static_cast<int>(sizeof(Scalar));
-  using Bits = std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>;
+  using Bits = BitsOf<Scalar>;
   if (number >= static_cast<uint32_t>(p.units)) return;
   // Taps of a channel lie next to each other in memory, mostly.
   uint32_t tap = number;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_c
   if (blockIdx.x < packing) {
     pack<Scalar>(p, blockIdx.x * prepare_threads + threadIdx.x);
   } else {
-    copy_rows<std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>(p.copy, blockIdx.x - packing);
+    copy_rows<BitsOf<Scalar>>(p.copy, blockIdx.x - packing);
   }
 }
 

@@ -77,11 +77,11 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
 }
 
 // A lane's words have two columns of 16 bits of each of four eights of columns. Afterwards they have all columns of one
-// of them, the lane's of its quad.
-CONVT_DEVICE void transpose_quad(uint32_t (&words)[4], int32_t lane) {
+// of them, that of the lane's number in its quad.
+CONVT_DEVICE void transpose_quad(uint32_t (&words)[4], int32_t of_quad) {
 #pragma unroll
   for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool upper = (lane & bit) != 0;
+    const bool upper = (of_quad & bit) != 0;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if ((i & bit) != 0) continue;
@@ -99,16 +99,16 @@ struct Outputs {
   static constexpr Config config = configs[Row];
 
   const Params& p;
-  int32_t image, group, channel, channels;     // the tile's first channel of the group, and how many it has
-  int32_t row, column, half_row, half_column;  // the lane's first position of a block, and its second one from there
-  int32_t product_column;                      // its first
+  int32_t image, group, channel, channels;  // the tile's first channel of the group, and how many it has
+  int32_t row, column;                      // the lane's first position
+  int32_t product_column;                   // its first
 
-  CONVT_DEVICE Outputs(const Params& p, const Tile& tile, int32_t warp, int32_t lane) : p(p) {
+  CONVT_DEVICE Outputs(const Params& p, const Tile& tile) : p(p) {
+    const auto warp = static_cast<int32_t>(threadIdx.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
     image = tile.image, group = tile.group;
     channel = tile.channel_tile * p.channels_of_tile, channels = smaller(p.channels_of_tile, p.out_channels - channel);
     const bool flat = p.block_rows == 1;
     row = tile.row + (flat ? 0 : 2 * warp), column = tile.column + (flat ? 16 * warp : 0) + lane / 4;
-    half_row = flat ? 0 : 1, half_column = flat ? 8 : 0;
     product_column = lane % 4 * 2;
   }
 
@@ -118,6 +118,8 @@ struct Outputs {
   };
 
   CONVT_DEVICE Place place_of(int32_t n) const {
+    // Where many columns are is neither kept from tile to tile nor known ahead: it would take registers of the sums.
+    if constexpr (config.columns >= 64) device::forget(n);
     auto of_channel = static_cast<uint32_t>(n);
     uint32_t phase = of_channel;
     const uint32_t row_phase = p.by_columns_of_row.divide(phase);
@@ -125,13 +127,9 @@ struct Outputs {
     const uint32_t column_phase = p.by_channels_of_tile.divide(of_channel);
     return {static_cast<int32_t>(of_channel), static_cast<int32_t>(row_phase), static_cast<int32_t>(column_phase)};
   }
-  // Rows and columns of y from the lane's first position to its others, the same for all lanes: what remains for an
-  // output is a sum and two comparisons.
-  CONVT_DEVICE int32_t down(int m, int half) const {
-    return ((m >> p.log_side_by_side) * p.block_rows + half * half_row) * p.h.stride;
-  }
-  CONVT_DEVICE int32_t right(int m, int half) const {
-    return ((m & ((1 << p.log_side_by_side) - 1)) * p.block_columns + half * half_column) * p.v.stride;
+
+  CONVT_DEVICE static Scalar* further(Scalar* to, int64_t bytes) {
+    return reinterpret_cast<Scalar*>(reinterpret_cast<unsigned char*>(to) + bytes);
   }
 
   // `Pairs`: both columns of the product at once.
@@ -146,15 +144,15 @@ struct Outputs {
         const Place at = place_of(product_column + 8 * j + e);
         if (!at.there(p, channels)) continue;
         const int32_t y_row = row * p.h.stride + at.row, y_column = column * p.v.stride + at.column;
+        const int32_t rows = p.h.out - y_row, columns = p.v.out - y_column;
         Scalar* const to = y + static_cast<int64_t>(y_row) * p.y_row_stride +
                            static_cast<int64_t>(y_column) * p.y_column_stride + at.channel * p.y_channel_stride;
 #pragma unroll
         for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            store_if<Pairs ? 2 : 1>(y_row < p.h.out - down(m, half) && y_column < p.v.out - right(m, half),
-                                    to + (static_cast<int64_t>(down(m, half)) * p.y_row_stride +
-                                          static_cast<int64_t>(right(m, half)) * p.y_column_stride),
+            const Further& f = p.further[m][half];
+            store_if<Pairs ? 2 : 1>(f.rows < rows && f.columns < columns, further(to, f.bytes),
                                     &sums[m][4 * j + 2 * half + e]);
           }
         }
@@ -164,41 +162,42 @@ struct Outputs {
 
   // Eight columns of 16 bits at once. A lane's are of every fourth of the eights of a block's positions, in the order
   // of blocks, halves and columns.
-  CONVT_DEVICE void write_eights(const float (&sums)[config.blocks][config.columns / 2], int32_t lane) const {
+  CONVT_DEVICE void write_eights(const float (&sums)[config.blocks][config.columns / 2]) const {
     constexpr int eights = config.columns / 8, of_half = eights / 4;  // of a position; fours of them, or half of one
-    const int32_t of_four = lane % 4, lane_half = of_half == 0 ? of_four / eights : 0;
-    const int32_t lane_row = (row + lane_half * half_row) * p.h.stride,
-                  lane_column = (column + lane_half * half_column) * p.v.stride;
+    constexpr int fours = of_half == 0 ? 1 : of_half, halves = of_half == 0 ? 1 : 2;
+    const int32_t of_four = product_column / 2, half_of_lane = of_half == 0 ? of_four / eights : 0;
+    const Further& from_first = p.further[0][1];
+    const int32_t first_row = row * p.h.stride + half_of_lane * from_first.rows,
+                  first_column = column * p.v.stride + half_of_lane * from_first.columns;
     Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
                       (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
-    constexpr int fours = of_half == 0 ? 1 : of_half, halves = of_half == 0 ? 1 : 2;
-    Scalar* to[fours];
-    int32_t y_rows[fours], y_columns[fours];  // that are left
-#pragma unroll
-    for (int four = 0; four < fours; ++four) {
-      const Place at = place_of(8 * ((4 * four + of_four) % eights));
-      y_rows[four] = at.there(p, channels) ? p.h.out - (lane_row + at.row) : 0;
-      y_columns[four] = p.v.out - (lane_column + at.column);
-      to[four] = y + static_cast<int64_t>(lane_row + at.row) * p.y_row_stride +
-                 static_cast<int64_t>(lane_column + at.column) * p.y_column_stride + at.channel * p.y_channel_stride;
-    }
+    // All of them in half of the registers, first.
+    uint32_t packed[config.blocks][config.columns / 4];
 #pragma unroll
     for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
-      for (int half = 0; half < halves; ++half) {
-        const int64_t further = static_cast<int64_t>(down(m, half)) * p.y_row_stride +
-                                static_cast<int64_t>(right(m, half)) * p.y_column_stride;
+      for (int i = 0; i < config.columns / 4; ++i) packed[m][i] = pack(Scalar{}, sums[m][2 * i], sums[m][2 * i + 1]);
+    }
 #pragma unroll
-        for (int four = 0; four < fours; ++four) {
+    for (int four = 0; four < fours; ++four) {
+      const Place at = place_of(8 * ((4 * four + of_four) % eights));
+      const int32_t y_row = first_row + at.row, y_column = first_column + at.column;
+      const int32_t rows = at.there(p, channels) ? p.h.out - y_row : 0, columns = p.v.out - y_column;
+      Scalar* const to = y + static_cast<int64_t>(y_row) * p.y_row_stride +
+                         static_cast<int64_t>(y_column) * p.y_column_stride + at.channel * p.y_channel_stride;
+#pragma unroll
+      for (int m = 0; m < config.blocks; ++m) {
+#pragma unroll
+        for (int half = 0; half < halves; ++half) {
           uint32_t words[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const int n = 4 * four + i, from = 4 * (n % eights) + 2 * (half + n / eights);
-            words[i] = pack(Scalar{}, sums[m][from], sums[m][from + 1]);
+            const int n = 4 * four + i;
+            words[i] = packed[m][2 * (n % eights) + half + n / eights];
           }
-          transpose_quad(words, lane);
-          store_words_if<16>(down(m, half) < y_rows[four] && right(m, half) < y_columns[four], to[four] + further,
-                             words);
+          transpose_quad(words, of_four);
+          const Further& f = p.further[m][half];
+          store_words_if<16>(f.rows < rows && f.columns < columns, further(to, f.bytes), words);
         }
       }
     }
@@ -211,8 +210,8 @@ struct Outputs {
     for (int32_t i = 0; i < config.columns / 2 * config.blocks; ++i) {
       const int32_t half = i % 2, e = i / 2 % 2, m = i / 4 % config.blocks, j = i / 4 / config.blocks;
       const Place at = place_of(product_column + 8 * j + e);
-      const int32_t y_row = row * p.h.stride + down(m, half) + at.row,
-                    y_column = column * p.v.stride + right(m, half) + at.column;
+      const int32_t y_row = row * p.h.stride + p.further[m][half].rows + at.row,
+                    y_column = column * p.v.stride + p.further[m][half].columns + at.column;
       if (!at.there(p, channels) || y_row >= p.h.out || y_column >= p.v.out) continue;
       correct_output<mode, true>(p, group, image, channel + at.channel, y_row, y_column);
     }
@@ -276,8 +275,7 @@ template <Mode mode, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
-  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
-  const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32));
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const auto pitch = static_cast<uint32_t>(p.pitch), chunk_bytes = static_cast<uint32_t>(p.chunk_bytes),
              of_tap = static_cast<uint32_t>(p.tap_bytes / 16);
   const device::MatrixDescriptor x_of_stages =
@@ -298,9 +296,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   bool knows_bias = false;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
-    const Tile tile = Tile::of(p, number);
-    const Outputs<mode, Row> outputs(p, tile, warp, lane);
     if (!keeps_bias || !knows_bias) {
+      const Tile tile = Tile::of(p, number);
+      const Outputs<mode, Row> outputs(p, tile);
 #pragma unroll
       for (int c = 0; c < config.columns / 4; ++c) {
         bias[c] = 0;
@@ -354,20 +352,29 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
 #pragma unroll
     for (int m = 0; m < config.blocks; ++m) device::wgmma_results(sums[m]);
-    // Four sums, since each waits for itself.
-    float zeros[4] = {};
+    // (Kept since the bias was asked for, it would take registers of the products.)
+    const Outputs<mode, Row> outputs(p, Tile::of(p, number));
+    const auto zero_of_all = [&] {
+      float zeros[4] = {};  // of one, each would wait for the one before
 #pragma unroll
-    for (int m = 0; m < config.blocks; ++m) {
+      for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
-      for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
-    }
-    const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
+        for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
+      }
+      return (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
+    };
+    float zero = 0;
     if (p.together == 8) {
-      if constexpr (sizeof(Scalar) == 2) outputs.write_eights(sums, lane);
+      if constexpr (sizeof(Scalar) == 2) {
+        zero = zero_of_all();  // first, so that what is written takes no registers any more
+        outputs.write_eights(sums);
+      }
     } else if (p.together == 2) {
       outputs.template write<true>(sums);
+      zero = zero_of_all();
     } else {
       outputs.template write<false>(sums);
+      zero = zero_of_all();
     }
     __syncwarp();  // other lanes have written some of what is looked at
     if (zero != zero) outputs.correct();

@@ -12,6 +12,13 @@
 
 namespace convt::implicit_gemm_nhwc_sm90 {
 
+// Where the outputs of a lane's position are from those of its first one of a tile: the same for all lanes, so that
+// what remains for an output is a sum and two comparisons, with constants.
+struct Further {
+  int64_t bytes;
+  int32_t rows, columns;
+};
+
 struct Params {
   TensorMap x_map;
   const unsigned char* packed;
@@ -39,6 +46,7 @@ struct Params {
   int32_t channels_of_tile, columns_of_row;  // columns of the product of a row of y
   Divisor by_channels, by_columns, by_rows, by_groups;
   Divisor by_columns_of_row, by_channels_of_tile;
+  Further further[most_blocks][2];                      // a block's two positions of a lane
   uint16_t tap_row[most_taps], step_column[most_taps];  // from the patch's first
 };
 
@@ -107,6 +115,16 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.channels_of_tile = narrow(channels_of_tile(config, p)), q.columns_of_row = narrow(p.stride_w) * q.channels_of_tile;
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
   q.by_columns_of_row = Divisor(q.columns_of_row), q.by_channels_of_tile = Divisor(q.channels_of_tile);
+
+  for (int32_t m = 0; m < config.blocks; ++m) {
+    for (int32_t half = 0; half < 2; ++half) {
+      const int32_t rows = m / side_by_side * block_rows + (block_rows > 1 ? half : 0),
+                    columns = m % side_by_side * block_columns + (block_rows > 1 ? 0 : 8 * half);
+      Further& f = q.further[m][half];
+      f.rows = rows * q.h.stride, f.columns = columns * q.v.stride;
+      f.bytes = (int64_t{f.rows} * q.y_row_stride + int64_t{f.columns} * q.y_column_stride) * element_size(p.dtype);
+    }
+  }
 
   PrepareParams& r = launch.prepare;
   r = make_prepare(p, o,

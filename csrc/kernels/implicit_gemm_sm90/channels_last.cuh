@@ -2,6 +2,7 @@
 // its way, which is why x that is in channels_last already may be brought there, too. Without TF32 its two parts are.
 #pragma once
 
+#include "../copy_rows.cuh"
 #include "producer.cuh"
 
 namespace convt::implicit_gemm_sm90 {
@@ -42,9 +43,10 @@ __global__ void __launch_bounds__(channels_last_threads)
       ((static_cast<int64_t>(group) * static_cast<int64_t>(p.by_images.divisor) + image) * p.pixels + first_pixel) *
           p.padded_channels +
       first_channel + unit * of_unit;
-  if (p.units) {
+  if (p.innermost) {
     if (!written) return;
     constexpr int32_t passes = channels_last_pixels * units / channels_last_threads;
+    const int32_t there = smaller(of_unit, p.channels - first_channel - unit * of_unit);
     uint4 v[passes];
 #pragma unroll
     for (int i = 0; i < passes; ++i) {
@@ -52,8 +54,17 @@ __global__ void __launch_bounds__(channels_last_threads)
       if (first_pixel + pixel >= p.pixels) break;
       auto column = static_cast<uint32_t>(first_pixel + pixel);
       const auto row = static_cast<int32_t>(p.by_columns.divide(column));
-      v[i] = __ldg(reinterpret_cast<const uint4*>(x + static_cast<int64_t>(row) * p.row_stride +
-                                                  static_cast<int64_t>(column) * p.column_stride + unit * of_unit));
+      const Scalar* const from = x + static_cast<int64_t>(row) * p.row_stride +
+                                 static_cast<int64_t>(column) * p.column_stride + unit * of_unit;
+      if (p.units) {
+        v[i] = __ldg(reinterpret_cast<const uint4*>(from));
+      } else {
+        uint32_t w[4];
+        load_anywhere<BitsOf<Scalar>>(static_cast<const unsigned char*>(p.x),
+                                      static_cast<const unsigned char*>(p.x_end),
+                                      reinterpret_cast<const unsigned char*>(from), 0, there, w);
+        v[i] = make_uint4(w[0], w[1], w[2], w[3]);
+      }
     }
 #pragma unroll
     for (int i = 0; i < passes; ++i) {

@@ -90,13 +90,13 @@ CONVT_HOST_DEVICE constexpr int32_t column_of(uint32_t shift) { return static_ca
 
 // What brings x into channels_last is given.
 struct ChannelsLastParams {
-  const void* x;
+  const void *x, *x_end;  // behind its last element
   void* to;
   int64_t batch_stride, channel_stride, row_stride, column_stride;
   int64_t part_stride;                        // elements of `to`
   int32_t channels, padded_channels, pixels;  // of a group; of an image
   bool pairs;                                 // pixels may be read two at a time, whatever the row
-  bool units;                                 // channels lie next to each other, and may be read 16 bytes at a time
+  bool innermost, units;                      // channels lie next to each other, and may be read 16 bytes at a time
   Divisor by_channel_tiles, by_pixel_tiles, by_images, by_columns;
 };
 
@@ -130,6 +130,10 @@ inline void make_channels_last(const Problem& p, const Operands& o, void* to, Ch
             reinterpret_cast<uintptr_t>(o.x) % 4 == 0 && even(p.batch, p.x_strides[0]) &&
             even(p.in_channels, p.x_strides[1]);
   const auto vector = static_cast<int32_t>(unit_bytes / element_size(p.dtype));
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) last += (p.x_sizes()[d] - 1) * p.x_strides[d];
+  q.x_end = static_cast<const unsigned char*>(o.x) + (last + 1) * element_size(p.dtype);
+  q.innermost = p.in_channels > 1 && p.x_strides[1] == 1;
   q.units = p.in_channels_per_group() % vector == 0 &&
             access_width(o.x, element_size(p.dtype), p.x_sizes(), p.x_strides, 1, p.in_channels_per_group(), vector) ==
                 vector;

@@ -67,30 +67,27 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       std::ceil(number(p.in_channels_per_group()) / channels_of_product) * number(t.taps()) * number(config.blocks);
   // A product reads 2 KB of x and its weights, 128 bytes a clock. The constants are fitted to sweeps of all layers on
   // an H200. Blocks of threads of a multiprocessor hide what each waits for, but not what they write.
-  const double multiply = 1.07 * products * std::max(number(config.columns) / 2, 17 + number(config.columns) / 4);
+  const double multiply = 0.83 * products * std::max(number(config.columns) / 2, 17 + number(config.columns) / 4);
   const double read = number(n.chunks) *
                       (number(n.patch_bytes) + (n.resident ? 0 : t.taps() * family::tap_bytes(config, n.chunk_bytes)));
   const double accumulators = number(config.blocks * config.columns) / 2;
-  const double alone = 50 * accumulators + number(n.chunks) * (325 + 176 * t.taps()) + 0.8 * multiply;
+  const double alone = 38.5 * accumulators + number(n.chunks) * (94 + 77 * t.taps()) + 1.1 * multiply;
   const double there = number(channels * family::phases_of(p)) / config.columns;  // of the columns
   const int32_t together = family::written_together(config, p, nullptr);
   const double stores = family::warps * config.blocks * config.columns / 4.0 * there * (together > 1 ? 1 : 2);
-  const double of_tile = std::pow(std::pow(std::max(alone / residents, multiply), 4) + std::pow(read / 45, 4), 0.25) +
-                         (together == 8   ? 8
-                          : together == 2 ? 15
-                                          : 58) *
-                             stores;
+  const double of_store = together == 8 ? 2.9 : together == 2 ? 6.2 : 20;
+  const double of_tile = std::max(alone / residents, multiply) + read / 96 + of_store * stores;
   const double work = clock * of_tile * residents * waves;
   // A tile that has some of the channels shares sectors with others.
   constexpr double sector_bytes = 32;
   const double element = number(element_size(p.dtype));
   const double again =
-      channels < p.out_channels ? 2.3 * std::max(sector_bytes / (number(channels) * element) - 1, 0.0) : 0;
+      channels < p.out_channels ? 1.29 * std::max(sector_bytes / (number(channels) * element) - 1, 0.0) : 0;
   const double memory =
-      (0.9 * number(p.compulsory_bytes()) + again * number(p.y_elements()) * element) / device.bandwidth;
-  c.estimated_seconds = launch_seconds + 5.5e-6 + packing_seconds(p, device, packed) +
+      (0.825 * number(p.compulsory_bytes()) + again * number(p.y_elements()) * element) / device.bandwidth;
+  c.estimated_seconds = launch_seconds + 5.15e-6 + packing_seconds(p, device, packed) +
                         (copied > 0 ? copying_seconds(device, number(copied)) : 0) +
-                        std::pow(std::pow(work, 1.65) + std::pow(memory, 1.65), 1 / 1.65);
+                        std::pow(std::pow(work, 1.37) + std::pow(memory, 1.37), 1 / 1.37);
   return c;
 }
 
