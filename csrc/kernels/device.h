@@ -382,7 +382,7 @@ using MatrixDescriptor = uint64_t;
 CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next = 16,
                                                 uint32_t row_bytes = 128) {
   return static_cast<uint64_t>((start & 0x3ffff) >> 4 | next >> 4 << 16) | static_cast<uint64_t>(stride >> 4) << 32 |
-         static_cast<uint64_t>(row_bytes == 128 ? 1 : 2) << 62;
+         static_cast<uint64_t>(3 - row_bytes / 64) << 62;
 }
 
 // A K-major operand without a swizzle: 8 rows with 16 bytes of each lie next to each other; `next` bytes from there are

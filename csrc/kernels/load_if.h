@@ -78,26 +78,36 @@ CONVT_DEVICE void store_words_if(bool is, void* to, const uint32_t* words) {
 #endif
 }
 
-// `Count` outputs side by side, as words.
-template <class Scalar, int Count>
-CONVT_DEVICE void pack_words(const float* from, uint32_t* words) {
-#pragma unroll
-  for (int i = 0; i < ceil_div(Count * static_cast<int>(sizeof(Scalar)), 4); ++i) {
-    if constexpr (sizeof(Scalar) == 4) {
-      words[i] = __float_as_uint(from[i]);
-    } else {
-      words[i] = pack(Scalar{}, from[2 * i], Count > 1 ? from[2 * i + 1] : 0.0f);
-    }
-  }
-}
-
-// They where `is`.
+// `Count` outputs side by side where `is`. Those of float32 are no words: of sums that are stored as integers ptxas
+// makes copies, among the products of wgmma, too, which are serialised then (C7520).
 template <int Count, class Scalar>
 CONVT_DEVICE void store_if(bool is, Scalar* to, const float* from) {
-  constexpr int bytes = Count * static_cast<int>(sizeof(Scalar));
-  uint32_t words[ceil_div(bytes, 4)];
-  pack_words<Scalar, Count>(from, words);
-  store_words_if<bytes>(is, to, words);
+#if defined(__CUDA_ARCH__)
+  if constexpr (sizeof(Scalar) == 4) {
+    const auto condition = static_cast<unsigned>(is);
+    if constexpr (Count == 4) {
+      asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.f32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+                   "f"(from[0]), "f"(from[1]), "f"(from[2]), "f"(from[3]), "r"(condition)
+                   : "memory");
+    } else if constexpr (Count == 2) {
+      asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2};}" ::"l"(to), "f"(from[0]),
+                   "f"(from[1]), "r"(condition)
+                   : "memory");
+    } else {
+      asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.f32 [%0], %1;}" ::"l"(to), "f"(from[0]),
+                   "r"(condition)
+                   : "memory");
+    }
+  } else {
+    constexpr int words = ceil_div(Count, 2);
+    uint32_t packed[words];
+#pragma unroll
+    for (int i = 0; i < words; ++i) packed[i] = pack(Scalar{}, from[2 * i], Count > 1 ? from[2 * i + 1] : 0.0f);
+    store_words_if<2 * Count>(is, to, packed);
+  }
+#else
+  if (is) store<Count>(to, from);
+#endif
 }
 
 }  // namespace convt

@@ -1,6 +1,7 @@
 // What a kernel is given, by value.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "../../plan/plan.h"
@@ -53,8 +54,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.from_registers = q.vector == 8 && (last || p.kernel_w == 1 || p.kernel_w == 2 || p.kernel_w == 4);
   q.whole_rows = !q.from_registers && writes_whole_rows(p);
   if (q.whole_rows) {
-    while (1 << q.log_kernel_h < p.kernel_h) ++q.log_kernel_h;
-    while (1 << q.log_kernel_w < p.kernel_w) ++q.log_kernel_w;
+    q.log_kernel_h = std::countr_zero(static_cast<uint64_t>(p.kernel_h));
+    q.log_kernel_w = std::countr_zero(static_cast<uint64_t>(p.kernel_w));
   }
 }
 

@@ -69,8 +69,6 @@ CONVT_DEVICE void pack(const PrepareParams& p, uint32_t number) {
   device::store_global_16(to, words[0], words[1], words[2], words[3]);
 }
 
-static_assert(prepare_threads == copy_threads);
-
 template <class Scalar>
 __global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_constant__ PrepareParams p) {
   device::let_next_kernel_start();

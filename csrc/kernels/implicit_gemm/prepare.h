@@ -13,7 +13,7 @@
 namespace convt::implicit_gemm {
 
 // Threads of a block that packs weights, or copies x.
-inline constexpr int32_t prepare_threads = 256;
+inline constexpr int32_t prepare_threads = copy_threads;
 // Of a product, bytes of input channels.
 inline constexpr uint32_t packed_product_bytes = 32;
 

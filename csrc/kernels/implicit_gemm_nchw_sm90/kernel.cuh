@@ -199,28 +199,28 @@ struct Outputs {
     for (int i = 0; i < values; ++i) v[i] = sums[i % config.phases][r][4 * j + i / config.phases * 2 + e];
   }
 
-  // From registers.
-  template <int Vector>
+  // From registers. `All`: the tile has all its channels. There is no branch among stores that follow each other:
+  // behind one the registers of an address are written again before the store has read them, for which the next one
+  // waits.
+  template <int Vector, bool All>
   CONVT_DEVICE void write(const Params& p, const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
     Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
                       (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride +
                       static_cast<int64_t>(row) * p.y_row_stride + column;
     const int64_t row_step = static_cast<int64_t>(p.h.stride) * p.y_row_stride;
-    // An address of a store cannot be changed before the store has read it, so rows and neighbouring channels have
-    // addresses of their own.
     Scalar* to[2][config.rows];
 #pragma unroll
     for (int r = 0; r < config.rows; ++r) to[0][r] = y + r * row_step, to[1][r] = to[0][r] + p.y_channel_stride;
 #pragma unroll
     for (int j = 0; j < config.channels / 8; ++j) {
-      if (8 * j >= channels) break;
+      if (!All && 8 * j >= channels) break;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
 #pragma unroll
         for (int r = 0; r < config.rows; ++r) {
           float v[values];
           values_of(sums, r, j, e, v);
-          const bool there = 8 * j + e < channels && r < rows;
+          const bool there = (All || 8 * j + e < channels) && r < rows;
 #pragma unroll
           for (int i = 0; i < values; i += Vector) {
             const int32_t at = column_of(p, i);
@@ -229,6 +229,16 @@ struct Outputs {
           to[e][r] += 8 * p.y_channel_stride;
         }
       }
+    }
+  }
+
+  template <int Vector>
+  CONVT_DEVICE void write(const Params& p, bool all,
+                          const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
+    if (config.phases == 1 && all) {  // of two there are no registers for both
+      write<Vector, true>(p, sums);
+    } else {
+      write<Vector, false>(p, sums);
     }
   }
 
@@ -659,8 +669,11 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
       return (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
     };
+    // What follows from its place is not kept from tile to tile: there are no registers for it.
+    WarpPlace place = w;
+    device::forget(place.lane), device::forget(place.strip), device::forget(place.stack);
     if constexpr (config.subpixel) {
-      const MergedOutputs<mode, Row> outputs(p, tile, w);
+      const MergedOutputs<mode, Row> outputs(p, tile, place);
       const bool apart = p.v.stride % 2 != 0;
       if (apart && p.vector == 2) {
         outputs.template write<2, true>(sums[0]);
@@ -680,22 +693,23 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const bool stages = p.staged_bytes > 0;
     if (stages) {
       if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
-        staged.template write<16 / sizeof(Scalar)>(p, tile, w, thread, sums);
+        staged.template write<16 / sizeof(Scalar)>(p, tile, place, thread, sums);
       } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
-        staged.template write<8 / sizeof(Scalar)>(p, tile, w, thread, sums);
+        staged.template write<8 / sizeof(Scalar)>(p, tile, place, thread, sums);
       } else if (sizeof(Scalar) == 4 || p.vector == 1) {
-        staged.template write<1>(p, tile, w, thread, sums);
+        staged.template write<1>(p, tile, place, thread, sums);
       } else {
-        staged.template write<2>(p, tile, w, thread, sums);
+        staged.template write<2>(p, tile, place, thread, sums);
       }
     } else {
-      const Outputs<mode, Row> outputs(p, tile, w);
+      const Outputs<mode, Row> outputs(p, tile, place);
+      const bool all = p.out_channels - tile.channel_tile * config.channels >= config.channels;
       if (p.vector == outputs.values) {
-        outputs.template write<outputs.values>(p, sums);
+        outputs.template write<outputs.values>(p, all, sums);
       } else if (p.vector == 2) {
-        outputs.template write<2>(p, sums);
+        outputs.template write<2>(p, all, sums);
       } else {
-        outputs.template write<1>(p, sums);
+        outputs.template write<1>(p, all, sums);
       }
     }
     const int32_t row = tile.row + set.row, column = tile.column + set.column;
@@ -704,7 +718,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       const float zeros = zeros_of();
       // What is looked at again has been written by others, too.
       if (!stages || device::named_barrier_or(1, consumers, zeros != zeros)) {
-        if (zeros != zeros) Outputs<mode, Row>(p, tile, w).correct(p);
+        if (zeros != zeros) Outputs<mode, Row>(p, tile, place).correct(p);
       }
     }
   }

@@ -1,6 +1,7 @@
 // What the kernels of the family are given, by value. Strides in elements.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "../../plan/plan.h"
@@ -99,14 +100,14 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.copies_x = copies_x;
   q.tiles = narrow(n.tiles), q.chunks = narrow(n.chunks), q.taps = t.taps;
   q.halves = n.halves, q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
-  while (1 << q.log_strips < strips) ++q.log_strips;
+  q.log_strips = std::countr_zero(static_cast<uint32_t>(strips));
   q.row_bytes = n.patch_columns * narrow(element), q.channel_bytes = n.patch_rows * q.row_bytes;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages;
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
   q.staged_bytes = n.staged_bytes, q.vector = vector_of(config, p, o.result, plan.tile.rows_staged);
   q.by_channels = Divisor(n.channel_tiles), q.by_columns = Divisor(n.column_tiles), q.by_rows = Divisor(n.row_tiles);
   q.by_sets = Divisor(t.sets);
-  q.by_phases = Divisor(merged_phases(config, p)), q.by_column_phases = Divisor(config.subpixel ? p.stride_w : 1);
+  q.by_phases = Divisor(merged_phases(config, p)), q.by_column_phases = Divisor(merged_columns(config, p));
   for (int32_t i = 0; i < t.sets; ++i) {
     const Set& set = t.set[i];
     const auto small = [](int32_t v) { return static_cast<int16_t>(v); };
@@ -128,10 +129,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
 
   PrepareParams& r = launch.prepare;
-  const int64_t merged = config.subpixel ? p.stride_h : 1;  // phases of the rows
   r = make_prepare(p, o,
-                   {config.channels, n.channel_tiles, channels_of_tile(config, p), merged,
-                    config.subpixel ? p.stride_w : 1, true, n.chunks, n.halves * k_bytes / 16},
+                   {config.channels, n.channel_tiles, channels_of_tile(config, p), merged_rows(config, p),
+                    merged_columns(config, p), true, n.chunks, n.halves * k_bytes / 16},
                    t.taps, t.kernel_row, t.kernel_column);
   std::copy(t.tap_row, t.tap_row + t.taps, r.tap_row), std::copy(t.tap_column, t.tap_column + t.taps, r.tap_column);
   launch.prepare_grid = r.packing;

@@ -25,7 +25,9 @@ struct Set {
 };
 
 // Output channels of a tile, and phases of the rows and columns that the columns of a product are of.
-inline int64_t merged_phases(const Config& c, const Problem& p) { return c.subpixel ? p.stride_h * p.stride_w : 1; }
+inline int64_t merged_rows(const Config& c, const Problem& p) { return c.subpixel ? p.stride_h : 1; }
+inline int64_t merged_columns(const Config& c, const Problem& p) { return c.subpixel ? p.stride_w : 1; }
+inline int64_t merged_phases(const Config& c, const Problem& p) { return merged_rows(c, p) * merged_columns(c, p); }
 inline int64_t channels_of_tile(const Config& c, const Problem& p) { return c.channels / merged_phases(c, p); }
 // Phases of the columns that a tile has.
 inline int64_t column_phases(const Config& c, const Problem& p) { return c.subpixel ? p.stride_w : c.phases; }

@@ -103,8 +103,7 @@ struct Outputs {
   int32_t row, column;                      // the lane's first position
   int32_t product_column;                   // its first
 
-  CONVT_DEVICE Outputs(const Params& p, const Tile& tile) : p(p) {
-    const auto warp = static_cast<int32_t>(threadIdx.x / 32), lane = static_cast<int32_t>(threadIdx.x % 32);
+  CONVT_DEVICE Outputs(const Params& p, const Tile& tile, int32_t warp, int32_t lane) : p(p) {
     image = tile.image, group = tile.group;
     channel = tile.channel_tile * p.channels_of_tile, channels = smaller(p.channels_of_tile, p.out_channels - channel);
     const bool flat = p.block_rows == 1;
@@ -118,8 +117,6 @@ struct Outputs {
   };
 
   CONVT_DEVICE Place place_of(int32_t n) const {
-    // Where many columns are is neither kept from tile to tile nor known ahead: it would take registers of the sums.
-    if constexpr (config.columns >= 64) device::forget(n);
     auto of_channel = static_cast<uint32_t>(n);
     uint32_t phase = of_channel;
     const uint32_t row_phase = p.by_columns_of_row.divide(phase);
@@ -276,6 +273,8 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  // Asked of all lanes at once, this also says that they are all here: what is the same for all is computed once.
+  const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32));
   const auto pitch = static_cast<uint32_t>(p.pitch), chunk_bytes = static_cast<uint32_t>(p.chunk_bytes),
              of_tap = static_cast<uint32_t>(p.tap_bytes / 16);
   const device::MatrixDescriptor x_of_stages =
@@ -296,9 +295,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   bool knows_bias = false;
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
+    const Tile tile = Tile::of(p, number);
+    const Outputs<mode, Row> outputs(p, tile, warp, lane);
     if (!keeps_bias || !knows_bias) {
-      const Tile tile = Tile::of(p, number);
-      const Outputs<mode, Row> outputs(p, tile);
 #pragma unroll
       for (int c = 0; c < config.columns / 4; ++c) {
         bias[c] = 0;
@@ -352,29 +351,19 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
 #pragma unroll
     for (int m = 0; m < config.blocks; ++m) device::wgmma_results(sums[m]);
-    // (Kept since the bias was asked for, it would take registers of the products.)
-    const Outputs<mode, Row> outputs(p, Tile::of(p, number));
-    const auto zero_of_all = [&] {
-      float zeros[4] = {};  // of one, each would wait for the one before
+    float zeros[4] = {};  // of one, each would wait for the one before
 #pragma unroll
-      for (int m = 0; m < config.blocks; ++m) {
+    for (int m = 0; m < config.blocks; ++m) {
 #pragma unroll
-        for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
-      }
-      return (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
-    };
-    float zero = 0;
+      for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
+    }
+    const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
     if (p.together == 8) {
-      if constexpr (sizeof(Scalar) == 2) {
-        zero = zero_of_all();  // first, so that what is written takes no registers any more
-        outputs.write_eights(sums);
-      }
+      if constexpr (sizeof(Scalar) == 2) outputs.write_eights(sums);
     } else if (p.together == 2) {
       outputs.template write<true>(sums);
-      zero = zero_of_all();
     } else {
       outputs.template write<false>(sums);
-      zero = zero_of_all();
     }
     __syncwarp();  // other lanes have written some of what is looked at
     if (zero != zero) outputs.correct();

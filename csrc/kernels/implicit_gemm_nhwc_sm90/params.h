@@ -1,6 +1,7 @@
 // What the kernels of the family are given, by value. Strides in elements.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "../../plan/plan.h"
@@ -108,7 +109,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   for (int32_t i = 0; i < t.columns; ++i) q.step_column[i] = static_cast<uint16_t>(t.column[i] - t.column[0]);
   q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;
   q.block_rows = block_rows, q.block_columns = block_columns;
-  while (1 << q.log_side_by_side < side_by_side) ++q.log_side_by_side;
+  q.log_side_by_side = std::countr_zero(static_cast<uint32_t>(side_by_side));
   q.chunk_bytes = n.chunk_bytes, q.pitch = n.patch_columns * n.chunk_bytes, q.patch_rows = n.patch_rows;
   q.patch_bytes = n.patch_bytes, q.patch_stages = n.patch_stages, q.tap_bytes = tap_bytes(config, n.chunk_bytes);
   q.weight_bytes = n.weight_bytes, q.weight_stages = n.weight_stages;
