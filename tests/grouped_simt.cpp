@@ -59,10 +59,9 @@ Problem problem(DataType dtype, Precision precision) {
 
 // How often a way to cut a problem was met.
 int64_t met[8];
-void count(const Problem& p, const grouped::Tiling& t) {
-  const bool blank_rows = t.y_pixels && grouped::busy_phases(grouped::phases(p.axis_h()), p.stride_h) < p.stride_h;
+void count(const grouped::Tiling& t) {
   const bool ways[] = {t.staged,   t.y_pixels && !t.staged, t.blanks,    t.strips > 1, t.block_groups > 1,
-                       t.rows > 1, t.chunk_rows > t.rows,   blank_rows};
+                       t.rows > 1, t.chunk_rows > t.rows,   t.blank_rows};
   for (int i = 0; i < 8; ++i) met[i] += ways[i];
 }
 
@@ -158,8 +157,9 @@ bool run(DataType dtype) {
     if (grouped::tiling(c, p, cut).shared_bytes <= 226 << 10) plan.cut = cut;
   }
   grouped::Params params = grouped::make_params(plan, p, {x.data, w.data, nullptr, b.data, y.data});
-  count(p, params.t);
+  count(params.t);
   simt::seed(static_cast<unsigned>(generator()));
+  device::has_copy_engine = pick(0, 3) != 0;
   if constexpr (sizeof(Scalar) == 2) {
     if (params.t.step_words == 4) {
       launch<Scalar, Strict, 4>(plan, p, params);

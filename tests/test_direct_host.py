@@ -174,11 +174,15 @@ def test_a_configuration_of_another_operation_is_refused():
         Problem(5, 4, 6, (3, 4), (2, 3), (2, 3)),
         Problem(3, 4, 6, (5, 7), (1, 1)),
         Problem(5, 4, 6, (1, 1), (3, 5), (2, 1)),
+        Problem(5, 4, 6, (1, 1), (3, 5), groups=2),
+        Problem(5, 4, 1, (1, 1), (1, 5)),
         Problem(2, 4, 6, (1, 4), (3, 2), (1, 2), (0, 1)),
         Problem(2, 4, 6, (1, 1), (3, 3), (1, 2), (0, 1), (0, 1)),
     ],
 )
 @pytest.mark.parametrize("memory", ["contiguous", "channels_last"])
-def test_coalesced_images_and_rows(p, memory):
-    """The problem has fewer images and rows than the tensors, and another stride where an image has one position."""
-    check_all(p, torch.float64, memory=(memory,) * 3)
+@pytest.mark.parametrize("bias", [True, False])
+def test_coalesced_images_and_rows(p, memory, bias):
+    """The problem has fewer images and rows than the tensors, and another stride where an image has one position; or,
+    without a bias, one output a channel."""
+    check_all(p, torch.float64, memory=(memory,) * 3, bias=bias)

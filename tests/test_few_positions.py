@@ -88,7 +88,7 @@ def test_is_chosen_where_weights_are_the_memory():
 
 def test_refusals_say_why():
     refused = {
-        "takes at most 256 taps": Problem(1, 4, 1, (1, 1), (8, 33), (2, 2)),
+        "takes at most 256 taps": Problem(1, 4, 1, (1, 1), (8, 33), (2, 2), (1, 1)),
         "takes images of at most 64 pixels": Problem(1, 4, 5, (8, 9), (2, 2), (2, 2)),
         "takes images of less than 2^30 rows and columns": Problem(1, 4, 5, (2, 1), (2, 1), (1 << 15, 1)),
         "takes outputs of less than 2^22 elements a channel": Problem(

@@ -264,7 +264,7 @@ def test_images_and_rows_that_share_no_output_are_coalesced():
 
 
 def stride_of_problem(x_shape, kernel, **arguments):
-    text = str(convt.explain(meta(x_shape), meta((x_shape[1], 8, *kernel)), device="h200", **arguments))
+    text = str(convt.explain(meta(x_shape), meta((x_shape[1], 8, *kernel)), meta((8,)), device="h200", **arguments))
     return re.search(r"stride (\(.*?\)),", text)[1]
 
 
@@ -275,6 +275,20 @@ def test_one_position_has_the_stride_of_its_kernel():
     # Not where something is cut, padded, or between the taps.
     for arguments in ({"padding": 1}, {"output_padding": 1}, {"dilation": 2}):
         assert stride_of_problem((6, 16, 1, 1), (3, 5), stride=2, **arguments) == "(2, 2)"
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_images_of_one_position_are_a_product_of_matrices(memory_format):
+    """Each tap of an output channel is a channel, if y has them in the order of w."""
+    merged = ("1x16x1x6", "1x120x1x6")
+    assert sizes_of_problem((6, 16, 1, 1), (16, 8, 3, 5), memory_format, stride=2) == merged
+    # Not where something is cut, or the taps of a group are not in one piece.
+    apart = sizes_of_problem((6, 16, 1, 1), (16, 8, 3, 5), memory_format, stride=2, padding=1)
+    assert apart == ("6x16x1x1", "6x8x1x3")
+    groups = sizes_of_problem((6, 16, 1, 1), (16, 8, 3, 5), memory_format, groups=2)[1]
+    assert groups == ("1x240x1x6" if memory_format == torch.contiguous_format else "6x16x3x5")
+    # Nor where channels would share a bias.
+    assert "1x120x" not in str(convt.explain(meta((6, 16, 1, 1)), meta((16, 8, 3, 5)), meta((8,)), device="h200"))
 
 
 @pytest.mark.parametrize(

@@ -196,10 +196,25 @@ CONVT_DEVICE bool named_barrier_or(int id, int threads, bool condition) {
   return any != 0;
 }
 
-// Before a store of the copy engine of sm_90 reads what this thread has written to shared memory, and a barrier.
+// Whether there is a copy engine: without one, the functions that use it do nothing.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+inline constexpr bool has_copy_engine = true;
+#else
+inline constexpr bool has_copy_engine = false;
+#endif
+
+// Copies shared memory to global memory by the copy engine of sm_90: both addresses and `bytes` are multiples of 16.
+// The shared memory must have been written before fence_async_proxy() and a barrier.
 CONVT_DEVICE void fence_async_proxy() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+CONVT_DEVICE void bulk_store(void* global, const void* shared, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
+               "r"(bytes)
+               : "memory");
 #endif
 }
 CONVT_DEVICE void bulk_commit() {

@@ -122,6 +122,24 @@ Problem folded(const Problem& p) {
   return q;
 }
 
+// Whether a kernel's taps and a group's output channels lie in y as they do in w, without gaps, and groups after each
+// other.
+static bool kernels_in_one_piece(const Problem& p) {
+  const std::array<int64_t, 3> sizes{p.out_channels_per_group(), p.kernel_h, p.kernel_w};
+  int64_t strides[3], order[3] = {0, 1, 2}, elements = 1;
+  for (int d = 0; d < 3; ++d) {
+    strides[d] = p.w_strides[d + 1];
+    if (sizes[d] > 1 && p.y_strides[d + 1] != strides[d]) return false;
+  }
+  std::sort(order, order + 3, [&](int64_t a, int64_t b) { return strides[a] < strides[b]; });
+  for (const int64_t d : order) {
+    if (sizes[d] == 1) continue;
+    if (strides[d] != elements) return false;
+    elements *= sizes[d];
+  }
+  return p.groups == 1 || p.y_strides[1] * p.out_channels_per_group() == elements;
+}
+
 Problem coalesced(const Problem& p) {
   Problem q = p;
   if (p.operation != Operation::forward || p.result_elements() == 0 || p.x_elements() == 0) return q;
@@ -131,6 +149,13 @@ Problem coalesced(const Problem& p) {
   };
   if (alone(q.in_h, q.out_h, q.kernel_h, q.padding_h, q.dilation_h)) q.stride_h = q.kernel_h;
   if (alone(q.in_w, q.out_w, q.kernel_w, q.padding_w, q.dilation_w)) q.stride_w = q.kernel_w;
+  if (!q.has_bias && alone(q.in_h, q.out_h, q.kernel_h, q.padding_h, q.dilation_h) &&
+      alone(q.in_w, q.out_w, q.kernel_w, q.padding_w, q.dilation_w) && kernels_in_one_piece(q)) {
+    q.out_channels = checked_mul(q.out_channels, q.kernel_h * q.kernel_w);
+    q.kernel_h = q.kernel_w = q.stride_h = q.stride_w = q.out_h = q.out_w = 1;
+    q.w_strides[1] = q.y_strides[1] = 1;
+    q.x_strides[2] = q.x_strides[3] = q.x_strides[0], q.y_strides[2] = q.y_strides[3] = q.y_strides[0];
+  }
   constexpr int64_t most_elements = int64_t{1} << 30;
   const auto follow = [](int64_t outer, int64_t size, int64_t inner) {
     return inner > 0 && outer == checked_mul(size, inner);

@@ -63,6 +63,7 @@ struct Tiling {
   int32_t rows;           // output rows of a step
   int32_t batches;        // of phases of a row: those of a batch are computed together
   bool blanks;            // some phases of a row have no taps (NCHW), and are in no batch
+  bool blank_rows;        // some rows have no taps (NCHW)
   int32_t unit_columns;   // units of work of a row of a step
   int32_t units;          // of a step: the work of one warp at a time
   int32_t kernel_rows;    // of a phase, at most
@@ -74,9 +75,10 @@ struct Tiling {
   int32_t input_columns;                           // of a row in shared memory
   int32_t pixel_pitch, word_pitch, row_pitch;      // words, of shared memory
   int32_t stage_pitch;                             // elements of a plane of a warp's staged outputs (NCHW)
+  int32_t image_pitch, image_step;                 // of a plane of the image of the bias; from a channel's to the next
   int64_t weight_bytes, input_bytes, stage_bytes;  // the last one of a warp
   struct {
-    int32_t ring, stages, block, starts, steps, items, units, works, entries, order, bias, bias_vectors;
+    int32_t ring, stages, image, block, starts, steps, items, units, works, entries, order, bias;
   } places;  // in shared memory, bytes; the weights are first
   int64_t shared_bytes;
   double seconds;  // by the model
@@ -173,9 +175,14 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
     end = round_up(at + bytes, 16);
     return static_cast<int32_t>(at);
   };
+  t.blank_rows = t.staged && busy_phases(h, p.stride_h) < p.stride_h;
+  // Copies from it begin where they do in a line of y, and end there.
+  t.image_pitch = static_cast<int32_t>(pixels * p.stride_w + 2 * line_bytes / bytes);
+  t.image_step = p.has_bias ? t.image_pitch : 0;  // or all channels have the same plane
   place(t.weight_bytes);
   t.places.ring = place(t.input_bytes);
   t.places.stages = place(warps * t.stage_bytes);
+  t.places.image = place(t.blank_rows ? (p.has_bias ? channels : 1) * t.image_pitch * bytes : 0);
   t.places.block = place(block_bytes);
   t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);
@@ -185,7 +192,6 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.entries = place(8 * (p.kernel_w * t.steps + 1));
   t.places.order = place(8 * p.kernel_w);
   t.places.bias = place(4 * channels);
-  t.places.bias_vectors = place(t.y_pixels ? 16 * channels : 0);  // of as many outputs
   t.shared_bytes = round_up(end, line_bytes);
 }
 

@@ -768,59 +768,71 @@ CONVT_DEVICE void store_staged(const Params& p, Scalar* y, int32_t channels, int
   }
 }
 
-// How many elements behind a multiple of so many bytes an address is.
-template <int Bytes, class Scalar>
-CONVT_DEVICE int32_t place_in(const Scalar* at) {
-  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) % Bytes / sizeof(Scalar));
+// Outputs that no tap reaches.
+template <class Scalar>
+CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32_t count, const float* bias) {
+  const auto with = [&]<int V>() {
+#pragma unroll 1
+    for (int32_t channel = 0; channel < channels; ++channel, y += static_cast<int32_t>(p.y_channel)) {
+      Elements<Scalar, V> v;
+      store<1>(&v.v[0], bias + channel);
+#pragma unroll
+      for (int i = 1; i < V; ++i) v.v[i] = v.v[0];
+#pragma unroll 4
+      for (int32_t k = static_cast<int32_t>(threadIdx.x % 32) * V; k < count; k += 32 * V) {
+        *reinterpret_cast<Elements<Scalar, V>*>(y + k) = v;
+      }
+    }
+  };
+  if (p.store_width == 4) {
+    with.template operator()<4>();
+  } else if (p.store_width == 2) {
+    with.template operator()<2>();
+  } else if (p.store_width == 1) {
+    with.template operator()<1>();
+  } else {
+    if constexpr (sizeof(Scalar) == 2) with.template operator()<8>();
+  }
 }
 
-// Of a plane's outputs that no tap reaches, those that a unit writes. They are the same throughout, so that vectors
-// begin at multiples of 16 bytes wherever the plane does; of a line that two units share, the left one has all.
-struct Blank {
-  int32_t first, head, body, edges;  // elements: before the first vector, in vectors, and before and behind them
-
-  template <class Scalar>
-  CONVT_DEVICE static Blank of(const Block& b, const Unit& u, const Scalar* y) {
-    constexpr auto size = static_cast<int32_t>(sizeof(Scalar)), vector = 16 / size;
-    const auto to_line = [](const Scalar* at) { return -place_in<line_bytes>(at) & (line_bytes / size - 1); };
-    int32_t count = u.columns, first = 0;
-    count += smaller(to_line(y + count), b.last_column - u.column - u.columns);
-    if (u.column != b.first_column) first = smaller(to_line(y), count);
-    count -= first;
-    const int32_t head = smaller(-place_in<16>(y + first) & (vector - 1), count);
-    const int32_t body = (count - head) & -vector;
-    return {first, head, body, count - body};
-  }
-};
-
+// How many elements behind a multiple of 16 bytes an address is.
 template <class Scalar>
-CONVT_DEVICE void store_bias(const Params& p, const Block& b, const Unit& u, Scalar* unit_y) {
-  constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar)), lanes = line_bytes / 16, rounds = 6;
-  const auto lane = static_cast<int32_t>(threadIdx.x) % lanes;
-  int32_t channel = static_cast<int32_t>(threadIdx.x % 32) / lanes;
-  Blank blank = Blank::of(b, u, unit_y);
-#pragma unroll 1
-  for (; channel < u.channels; channel += 32 / lanes) {
-    Scalar* y = unit_y + static_cast<int32_t>(p.y_channel) * channel;
-    if (!p.planes_at_lines) blank = Blank::of(b, u, y);
-    y += blank.first;
-    // From shared memory, since of one register the compiler makes four more for each store.
-    const Scalar* bias = reinterpret_cast<const Scalar*>(device::dynamic_shared_memory() + p.t.places.bias_vectors) +
-                         (u.channel + channel) * vector;
-    uint32_t words[4];
-    load_words<16>(bias, words);
-    Scalar* to = y + blank.head + lane * vector;
-#pragma unroll 1
-    for (int32_t left = blank.body - lane * vector; left > 0; left -= rounds * lanes * vector) {
-#pragma unroll
-      for (int i = 0; i < rounds; ++i) store_words_if<16>(i * lanes * vector < left, to + i * lanes * vector, words);
-      to += rounds * lanes * vector;
+CONVT_DEVICE int32_t place_in_vector(const Scalar* at) {
+  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(at) / sizeof(Scalar) % (16 / sizeof(Scalar)));
+}
+
+// Outputs that no tap reaches by the copy engine, from planes that have the bias throughout. Of a line that two units
+// share, the left one has all: whatever they copy begins and ends at lines, or where rows do.
+template <int Tiles, class Scalar>
+CONVT_DEVICE void copy_bias(const Params& p, const Block& b, const Unit& u, Scalar* y) {
+  constexpr int32_t lanes = 4 / Tiles, size = static_cast<int32_t>(sizeof(Scalar)), vector = 16 / size;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t channel = lane / lanes;
+  if (channel < u.channels) {
+    const auto to_line = [](const Scalar* at) {
+      return static_cast<int32_t>((0 - reinterpret_cast<uintptr_t>(at)) % line_bytes) / size;
+    };
+    y += static_cast<int32_t>(p.y_channel) * channel;
+    int32_t count = u.columns;
+    count += smaller(to_line(y + count), b.last_column - u.column - u.columns);
+    if (u.column != b.first_column) {
+      const int32_t others = smaller(to_line(y), count);
+      y += others, count -= others;
+    }
+    const Scalar* image = reinterpret_cast<const Scalar*>(device::dynamic_shared_memory() + p.t.places.image) +
+                          (u.channel + channel) * p.t.image_step;
+    const int32_t head = smaller(-place_in_vector(y) & (vector - 1), count);
+    const int32_t body = (count - head) & -vector, edges = count - body;
+    if (lane % lanes == 0 && body > 0) {
+      const auto place =
+          static_cast<int32_t>((reinterpret_cast<uintptr_t>(y + head) - device::shared_address(image)) % line_bytes) /
+          size;
+      device::bulk_store(y + head, image + place, static_cast<uint32_t>(body * size));
     }
 #pragma unroll 1
-    for (int32_t i = lane; i < blank.edges; i += lanes) {
-      y[i < blank.head ? i : i + blank.body] = bias[0];
-    }
+    for (int32_t i = lane % lanes; i < edges; i += lanes) y[i < head ? i : i + body] = image[0];
   }
+  device::bulk_commit();
 }
 
 // Planes of `elements` elements that have their channel's bias throughout, by `threads` threads.
@@ -1099,13 +1111,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   if (thread < 2) spoilt[thread] = 0;
   for (int32_t i = thread; i < b.channels; i += block) {
-    float value = 0;
-    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &value);
-    bias[i] = value;
-    if (!t.y_pixels) continue;
-    constexpr int32_t vector = 16 / static_cast<int32_t>(sizeof(Scalar));
-    Scalar* const to = reinterpret_cast<Scalar*>(shared + t.places.bias_vectors) + i * vector;
-    for (int32_t e = 0; e < vector; ++e) store<1>(to + e, &value);
+    bias[i] = 0;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
   for (int32_t i = thread; i < t.units; i += block) units[i] = make_unit<Tiles, PixelTiles>(p, b, i);
   for (int32_t i = thread; i < early_loads(Strict) * block; i += block) {
@@ -1121,6 +1128,12 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   }
   bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
+  if (device::has_copy_engine && t.blank_rows) {
+    // What rows without taps are copied from.
+    fill_planes(p.bias != nullptr ? b.channels : 1, t.image_pitch, bias,
+                reinterpret_cast<Scalar*>(shared + t.places.image), thread, block);
+    device::fence_async_proxy();
+  }
   __syncthreads();
 
   // Strict float32 of 16 channels has no registers to hold inputs in.
@@ -1164,7 +1177,11 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       const float* unit_bias = bias + u.channel;
       const auto y = [&] { return unit_outputs<Scalar>(p, b, now.row, u); };
       if (row_count == 0 && t.y_pixels) {
-        store_bias(p, b, u, y());
+        if (device::has_copy_engine && t.blank_rows) {
+          copy_bias<Tiles>(p, b, u, y());
+        } else {
+          store_bias(p, y(), u.channels, u.columns, unit_bias);
+        }
         continue;
       }
       if (t.blanks && u.channel != filled) {
@@ -1195,6 +1212,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     if (repairs || (Strict && spoils)) spoilt[(i + 1) % 2] = 1;
     __syncthreads();
   }
+  device::bulk_wait_read<0>();  // the block's shared memory is still read
 }
 
 }  // namespace convt::grouped

@@ -43,7 +43,6 @@ struct Params {
   Divisor load_inner, load_middle, load_vectors;  // of the vectors of an input row
   Divisor words;                                  // of a group
   int32_t load_first;                             // the first column in shared memory that may be in the image
-  bool planes_at_lines;                           // planes of y are a multiple of lines from each other
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
 
@@ -97,7 +96,6 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   }
   q.load_width = std::max(q.load_width, 1);
   q.plane_step = static_cast<int32_t>(t.y_pixels ? 1 : p.out_channels);
-  q.planes_at_lines = q.y_channel * bytes % line_bytes == 0;
   const auto widest = static_cast<int32_t>(16 / bytes);
   if (t.y_pixels) {
     q.store_width = common_width(o.result, bytes, {used(p.batch, q.y_batch), q.y_channel, p.out_w}, widest);

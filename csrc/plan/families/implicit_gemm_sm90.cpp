@@ -149,8 +149,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     fill_clocks = (150 * regions + (140 * regions + 6 * lines) * part) * (elements ? 2 : 1);
   }
   // To bring x into channels_last, it is read and written once more, all its parts.
+  // Where positions begin anywhere its vectors are shifted.
+  const bool shifted = p.in_channels > 1 && p.x_strides[1] == 1 &&
+                       p.in_channels_per_group() * element_size(p.dtype) % family::unit_bytes != 0;
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
-                       static_cast<double>(p.in_h * p.in_w) / (1.1 * device.bandwidth);
+                       static_cast<double>(p.in_h * p.in_w) / ((shifted ? 0.68 : 1.1) * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
   // Boxes of rows take 1 to 1.1 times less than what threads write, which is not in the constants.
@@ -244,7 +247,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
           64.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1.1 + 0.27 * splits) : element);
       // Outputs without taps are written one vector at a time.
       const double store =
-          (1 + 1.2 * tapless + 0.15 * std::log2(tile.stacked_rows)) *
+          (1 + 2.6 * tapless + 0.15 * std::log2(tile.stacked_rows)) *
           (written / (store_rate * device.bandwidth / cores) + 2700.0 / 4 * config.rows() * config.pieces * clock);
       // What it takes more where two warps transpose the weights, or where few of a chunk's channels are there: a block
       // of them. Those that stay come once.
