@@ -115,13 +115,14 @@ def best_shifts(number, estimates, losses, first, movable):
 def refined(rows, calibration, families=()):
     """`calibration`, as table() returns it, with other scales: those by which the choice's loss is least.
 
-    The loss of a choice is the logarithm of its time over the fastest's. Each precision and layout is for itself.
+    The loss of a choice is the logarithm of its time over the fastest's, both among those that the planner may choose.
+    Each precision and layout is for itself.
 
     Args:
         families: only configurations whose names begin so are changed; by default all.
     """
     result = {name: dict(of) for name, of in calibration}
-    cells = by_cell(rows)
+    cells = by_cell(row for row in rows if not row.get("reservation"))
     for key in product(PRECISIONS, LAYOUTS):
         group = [cell for (_, precision, layout), cell in cells.items() if precision in key[0] and layout == key[1]]
         flat = [row for cell in group for row in cell]

@@ -64,7 +64,8 @@ class Store:
                 # A line that was cut off when the machine went down has no last column.
                 for row in csv.DictReader(file):
                     if None not in row.values():
-                        self.rows[self.key(row)] = row
+                        # A file of before a column was added has it empty.
+                        self.rows[self.key(row)] = dict.fromkeys(self.columns, "") | row
         if self.json_path.exists():
             self._read_record()
 

@@ -32,13 +32,14 @@ class SweepStore(Store):
     """The rows of a sweep.
 
     `modelled_us` is what the family's model says, `estimated_us` the planner's estimate, `rel_l2` the error as in
-    results.csv, `rel_l2_torch` the distance to torch's whole result, `note` why there is no figure.
+    results.csv, `rel_l2_torch` the distance to torch's whole result, `reservation` why only a forced plan uses the
+    configuration although it takes the layer, `note` why there is no figure.
     """
 
     key_columns = ("case", "op", "precision", "layout", "configuration")
     columns = (
         "case", "class", "op", "precision", "layout", "configuration", "modelled_us", "estimated_us", "us_median",
-        "rel_l2", "rel_l2_torch", "floor_us", "tile", "grid", "note",
+        "rel_l2", "rel_l2_torch", "floor_us", "tile", "grid", "reservation", "note",
     )  # fmt: skip
 
     def __init__(self, folder, gpu):
@@ -138,6 +139,7 @@ class SweepOptions(Options):
             row["modelled_us"] = f"{candidate.modelled_seconds * 1e6:.5g}"
             row["estimated_us"] = f"{candidate.estimated_seconds * 1e6:.5g}"
             row["grid"] = candidate.plan.grid
+            row["reservation"] = candidate.reservation
             row["tile"] = str(tile) if tile.rows else ""  # no tile in the families that have none
         return row
 

@@ -1,7 +1,8 @@
 """What a sweep says of the planner's choices, as Markdown.
 
 The choice is the configuration with the lowest estimate of those that take the layer; the best is the fastest one
-whose result is right. Either is taken among all configurations of the sweep, or among one family's.
+whose result is right. Either is taken among all configurations of the sweep that the planner may choose, or among one
+family's.
 """
 
 import pandas as pd
@@ -26,7 +27,7 @@ def load_rows(store):
 def load_cells(rows):
     """One row a cell and family, and one a cell for all families: its choice and its best configuration."""
     rows = rows.assign(right_us=rows.us_median.where(~rows.wrong))
-    ours = rows[rows.configuration != TORCH]
+    ours = rows[(rows.configuration != TORCH) & (rows.reservation == "")]
     torch_us = rows[rows.configuration == TORCH].set_index(CELL).right_us
     tables = []
     for family in (ALL, *dict.fromkeys(ours.family)):
@@ -107,6 +108,9 @@ def remarks(rows, cells):
     for (configuration, note), part in rows[rows.note != ""].groupby(["configuration", "note"]):
         names = ", ".join(dict.fromkeys(part.case[:5]))
         lines.append(f"No figure: {len(part)} rows of {configuration}: {note}; {names}.")
+    for reservation, part in rows[rows.reservation != ""].groupby("reservation"):
+        names = ", ".join(dict.fromkeys(part.family))
+        lines.append(f"Only when forced, in no other figure here: {len(part)} rows of {names}: {reservation}.")
     without = cells[(cells.family == ALL) & cells.choice_us.isna()]
     if len(without):
         lines.append(f"In {len(without)} cells the choice has no figure; they count as not within 10 % of the best.")
@@ -121,7 +125,7 @@ def text(store):
         out += [f"{run['date']}, source {run['digest'][:12]}, torch {run['torch']}: `{run['command']}`", ""]
     out += [
         f"{len(rows)} rows, {rows.case.nunique()} cases. The choice is the configuration with the lowest estimate, the "
-        "best the fastest with a right result, both among those of the table row's family. "
+        "best the fastest with a right result, both among those of the table row's family that the planner may choose. "
         "\"Fastest in\" counts the cells where no other family is faster. Best / floor is over the cells with a floor "
         f"of at least {FLOOR_US} us (their number in brackets). Means are geometric.", "",
     ]  # fmt: skip

@@ -119,6 +119,7 @@ def test_a_sweep_writes_every_configuration(tmp_path, forces, operation):
                     row = results.rows[case.case, operation, precision, layout, name]
                     assert float(row["estimated_us"]) == pytest.approx(candidate.estimated_seconds * 1e6, rel=1e-4)
                     assert row["grid"] == str(candidate.plan.grid)
+                    assert row["reservation"] == candidate.reservation
                     assert row["tile"] == (str(candidate.plan.tile) if candidate.plan.tile.rows else "")
     assert set(results.rows) == expected
     limits = {"fp32": 1e-6, "tf32": 1e-6, "fp16": 2e-3, "bf16": 2e-2}
@@ -140,6 +141,36 @@ def test_tiles_are_told(tmp_path):
     tiles = {row["configuration"]: row["tile"] for row in results.rows.values()}
     assert tiles["implicit_gemm_sm80/64x64"].startswith("tiles of ")
     assert tiles["direct/thread_per_output"] == tiles["torch"] == ""
+
+
+def test_what_only_a_forced_plan_uses_is_told(tmp_path):
+    """It is no choice of the planner, and none of the report."""
+    from benchmarks import sweep_report
+
+    few_terms = make_case(n=4, cin=2, h=32, w=32, cout=64, k=(3, 3), s=(2, 2), p=(1, 1))
+    _, results = run(tmp_path, [few_terms], precisions=("fp32", "tf32"), layouts=("nchw",))
+    reserved = {name for name, row in one_cell(results, few_terms).items() if row["reservation"]}
+    assert "implicit_gemm_sm80/64x64" in reserved and "direct/thread_per_output" not in reserved
+    assert not any(row["reservation"] for row in one_cell(results, few_terms, "tf32").values())
+    cells = sweep_report.load_cells(sweep_report.load_rows(results))
+    of_float32 = cells[cells.precision == "fp32"]
+    assert len(of_float32) and not reserved & {*of_float32.choice, *of_float32.best}
+    text = sweep_report.text(results)
+    assert f"{len(reserved)} rows of implicit_gemm_sm" in text and "less accurate than float32" in text
+
+
+def test_a_file_of_before_a_column_was_added(tmp_path):
+    _, results = run(tmp_path, [DENSE], precisions=("tf32",), layouts=("nchw",))
+    with open(results.csv_path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    with open(results.csv_path, "w", newline="") as file:
+        writer = csv.DictWriter(file, [name for name in rows[0] if name != "reservation"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+    again = sweep.SweepStore(tmp_path, "test-1")
+    assert again.rows == results.rows
+    assert run(tmp_path, [DENSE], precisions=("fp16",), layouts=("nchw",))[0] == (1, 0)
+    assert set(results.rows) < set(sweep.SweepStore(tmp_path, "test-1").rows)
 
 
 def test_families_are_those_asked_for(tmp_path):
@@ -365,6 +396,7 @@ def made_up(folder):
     row(DEPTHWISE, "a/one", 200, 60)
     row(DEPTHWISE, "a/two", 100, 70)
     row(DEPTHWISE, "b/one", "", 500, rel_l2="", note="failed: CUDA error: invalid argument")
+    row(DEPTHWISE, "b/two", 5, 5, reservation="is less accurate")
     results.append(rows)
     return results
 
@@ -391,6 +423,7 @@ def test_report_of_made_up_rows(tmp_path, capsys):
     assert table["depthwise", "a"] == ["1", "1", "9.00x", "0 (0%)", "2.00x", "1.43x", "2.00 (1)"]
     assert table["depthwise", "b"] == ["1", "0", "", "0 (0%)", "", "", ""]
     assert "**Wrong**: 1 rows of b/one in fp32 (error up to 5.0e-01): dense." in text
+    assert "Only when forced, in no other figure here: 1 rows of b: is less accurate." in text
     assert "No figure: 1 rows of b/one: failed: CUDA error: invalid argument; depthwise." in text
     assert "| depthwise | depthwise | fp32 | nchw | a/one | 60 | 200 | a/two | 70 | 100 | 2.00x | 900 | 50 |" in text
     assert "| fp32 | nchw | 2 |" in text
@@ -482,6 +515,9 @@ def test_refined_scales_choose_the_fastest():
     assert refined["c"][key] == (1, 1)
     assert all(abs(math.log(of[key][0])) <= calibrate.FARTHEST + 1e-6 for of in refined.values())
     assert all(of[("fp32",), "nchw"] == (1, 1) for of in refined.values())
+    # What only a forced plan uses is nothing to choose.
+    forced = [row(f"case {n}", "d", n + 1.0, n + 1.0) | {"reservation": "is less accurate"} for n in range(20)]
+    assert dict(calibrate.refined(rows + forced, start)) == refined
     kept = dict(calibrate.refined(rows, start, families=("a", "c")))
     assert kept["b"][key] == (1, 1) and kept["a"][key][0] < 0.93
     # What is written is what is read; rows that change nothing are not.
