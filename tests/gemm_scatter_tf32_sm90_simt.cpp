@@ -19,9 +19,8 @@ namespace {
 namespace family = gemm_scatter_tf32_sm90;
 
 Problem patches() {
-  Problem p = random_patches(DataType::float32, 4, [](bool last) {
-    return pick(0, 2) == 0 ? 4 * pick(1, 5) : pick(1, last ? 3 : 2);
-  });
+  Problem p = random_patches(DataType::float32, 4,
+                             [](bool last) { return pick(0, 2) == 0 ? 4 * pick(1, 5) : pick(1, last ? 3 : 2); });
   p.precision = Precision::tf32;
   // Weights are packed from any layout; channels of x that are innermost are copied, if those of y are not.
   if (pick(0, 1) == 0) p.w_strides = pick(0, 1) == 0 ? channels_last(p.w_sizes()) : dense(p.w_sizes());

@@ -65,8 +65,9 @@ bool run(int32_t row) {
                  [&] { family::prepare_kernel<Scalar>(launch.prepare); });
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     launch_row<mode>(plan, launch.params);
-    resident += launch.params.resident, ++together[launch.params.together], copied += launch.params.copies_x, half += launch.params.chunk_bytes == 64,
-        ++side_by_side[plan.tile.columns * plan.tile.piece_rows / 64], flat += plan.tile.piece_rows == 1;
+    resident += launch.params.resident, ++together[launch.params.together], copied += launch.params.copies_x,
+        half += launch.params.chunk_bytes == 64, ++side_by_side[plan.tile.columns * plan.tile.piece_rows / 64],
+        flat += plan.tile.piece_rows == 1;
     const std::string what = configuration + ", " + std::to_string(plan.tile.columns) + " columns";
     if constexpr (mode == Mode::tf32) {
       const auto nearest = [](float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); };
@@ -91,9 +92,10 @@ bool run_number(int number) {
 int main(int argc, char** argv) {
   using convt::flat, convt::resident, convt::copied, convt::half, convt::together, convt::side_by_side;
   const int status = convt::run_problems(argc, argv, convt::run_number);
-  std::printf("blocks of a row: %d; weights stay: %d; x copied: %d; half chunks: %d; written together, 1: %d, 2: %d, "
-              "8: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n",
-              flat, resident, copied, half, together[1], together[2], together[8], side_by_side[1], side_by_side[2],
-              side_by_side[4]);
+  std::printf(
+      "blocks of a row: %d; weights stay: %d; x copied: %d; half chunks: %d; written together, 1: %d, 2: %d, "
+      "8: %d; blocks side by side, 1: %d, 2: %d, 4: %d\n",
+      flat, resident, copied, half, together[1], together[2], together[8], side_by_side[1], side_by_side[2],
+      side_by_side[4]);
   return status;
 }

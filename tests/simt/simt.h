@@ -993,10 +993,11 @@ template <WgmmaType type>
 double element_of(const MatrixDescriptor& m, int r, int unit, int e, int blocks = 0) {
   const SharedAddress rows = m.start + static_cast<SharedAddress>(r / 8) * m.stride;
   const auto row_bytes = static_cast<int32_t>(m.row_bytes);
-  const SharedAddress at = row_bytes == 0 ? rows + static_cast<SharedAddress>(r % 8 * 16 + unit * static_cast<int>(m.next))
-                                          : swizzled(rows + static_cast<SharedAddress>(blocks) * m.next +
-                                                         static_cast<SharedAddress>(r % 8 * row_bytes + 16 * unit),
-                                                     row_bytes);
+  const SharedAddress at = row_bytes == 0
+                               ? rows + static_cast<SharedAddress>(r % 8 * 16 + unit * static_cast<int>(m.next))
+                               : swizzled(rows + static_cast<SharedAddress>(blocks) * m.next +
+                                              static_cast<SharedAddress>(r % 8 * row_bytes + 16 * unit),
+                                          row_bytes);
   if constexpr (type == WgmmaType::tf32) {
     return float_of_bits(reinterpret_cast<const uint32_t*>(at)[e] & 0xffffe000);
   } else if constexpr (type == WgmmaType::float16) {

@@ -62,8 +62,8 @@ inline Problem random_problem(DataType dtype, Precision precision) {
   return p;
 }
 
-// Kernels as large as their stride, in NCHW or channels_last, of which rows of x may begin at any element, or at multiples
-// of `unit`. The width of a kernel is kernel_w(whether the layout is channels_last).
+// Kernels as large as their stride, in NCHW or channels_last, of which rows of x may begin at any element, or at
+// multiples of `unit`. The width of a kernel is kernel_w(whether the layout is channels_last).
 template <class KernelWidth>
 Problem random_patches(DataType dtype, int64_t unit, const KernelWidth& kernel_w) {
   Problem p;
@@ -78,7 +78,9 @@ Problem random_patches(DataType dtype, int64_t unit, const KernelWidth& kernel_w
     p.kernel_h = p.stride_h = pick(1, 4);
     p.kernel_w = p.stride_w = kernel_w(last);
     p.out_h = p.in_h * p.stride_h, p.out_w = p.in_w * p.stride_w;
-    const auto strides = [&](const std::array<int64_t, 4>& sizes) { return last ? channels_last(sizes) : dense(sizes); };
+    const auto strides = [&](const std::array<int64_t, 4>& sizes) {
+      return last ? channels_last(sizes) : dense(sizes);
+    };
     p.x_strides = strides(p.x_sizes()), p.w_strides = strides(p.w_sizes()), p.y_strides = strides(p.y_sizes());
     // Images or channels of a larger tensor.
     if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? unit : 1) * pick(1, 9);
