@@ -8,7 +8,8 @@ from reference import poison_allocator, problem_count, random_tensor, rule_of_fo
 import convt
 from convt import _C
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+# Of what the tensor cores of Hopper multiply in one part.
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
 
 
 def dtype_of(precision):

@@ -5,12 +5,19 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import affordable, candidates_of, check_configurations, check_random_problems, check_spread, explained
+from forced import (
+    DTYPES,
+    affordable,
+    candidates_of,
+    check_configurations,
+    check_random_problems,
+    check_spread,
+    explained,
+)
 from reference import Problem, lay_out, random_tensor
 
 from convt import _C
 
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
 NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "64x128", "128x128", "64x256", "192x64")]
 
 POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256

@@ -6,13 +6,20 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import affordable, candidates_of, check_configurations, check_random_problems, check_spread, explained
+from forced import (
+    DTYPES,
+    affordable,
+    candidates_of,
+    check_configurations,
+    check_random_problems,
+    check_spread,
+    explained,
+)
 from reference import Problem, lay_out, random_tensor
 
 from convt import _C
 
 FAMILY = "implicit_gemm_nchw_sm90"
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
 CHANNELS = ("128x128", "64x256", "32x384", "2x64x128", "2x32x256", "2x16x384")
 MERGED = ("subpixel_16x512", "subpixel_32x384", "subpixel_64x256")
 NAMES = [f"{FAMILY}/{name}" for name in (*CHANNELS, *MERGED)]

@@ -7,15 +7,22 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import affordable, candidates_of, check_configurations, check_random_problems, check_spread, explained
+from forced import (
+    DTYPES,
+    affordable,
+    candidates_of,
+    check_configurations,
+    check_random_problems,
+    check_spread,
+    explained,
+)
 from reference import Problem, random_tensor
 
 from convt import _C
 
 FAMILY = "implicit_gemm_nhwc_sm90"
-DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.float32}
-NAMES = [f"{FAMILY}/{name}" for name in ("16x256", "32x256", "64x256")]
 COLUMNS = {"16x256": 16, "32x256": 32, "64x256": 64}
+NAMES = [f"{FAMILY}/{name}" for name in COLUMNS]
 
 PLANET = Problem(4, 32, 3, (30, 30), (6, 6), (2, 2))
 DCGAN = Problem(4, 64, 3, (32, 32), (4, 4), (2, 2), (1, 1))
