@@ -103,6 +103,9 @@ def parser():
         else:
             add("--families", type=families, default=(), metavar="F,...",
                 help="only configurations whose names begin so, for example depthwise,direct/thread")  # fmt: skip
+            add("--near", type=float, default=inf, metavar="TIMES",
+                help="only what the planner may choose and expects to take at most so many times what it chooses, "
+                "without torch (all, with torch)")  # fmt: skip
         add("--resume", action="store_true", help="skip what was already measured with this source")
         add("--budget", type=float, default=inf, metavar="SECONDS", help="stop cleanly before this time is over")
         text = f"GPU time to spend on a row's samples ({row_ms})"
@@ -160,7 +163,7 @@ def command_sweep(top, arguments, argv):
     def options(results, digest):
         return sweep.SweepOptions(
             arguments.op, arguments.precision, arguments.layout, (), arguments.resume, arguments.budget,
-            families=arguments.families, lost=results.lost(digest) if arguments.resume else {},
+            families=arguments.families, near=arguments.near, lost=results.lost(digest) if arguments.resume else {},
             hung_seconds=60 + arguments.row_ms / 10,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
+from math import inf
 
 import torch
 
@@ -76,11 +77,12 @@ def evenly(cases):
     return [case for case in chain.from_iterable(zip_longest(*by_kind.values())) if case is not None]
 
 
-def candidates(case, operation, precision, layout, families=()):
+def candidates(case, operation, precision, layout, families=(), near=inf):
     """{full name: candidate} of the configurations that take the layer, in the planner's order.
 
     Args:
         families: what their names begin with; empty for all.
+        near: only those that the planner may choose, by estimates of at most so many times its choice's.
     """
 
     def empty(shape):
@@ -91,6 +93,10 @@ def candidates(case, operation, precision, layout, families=()):
     with precision_mode(precision):
         plan = explain(case, operation, empty(case.x_shape), empty(case.w_shape), bias, empty(case.y_shape))
     named = {f"{c.algorithm}/{c.configuration}": c for c in plan.candidates if c.fits}
+    if near < inf:
+        named = {name: c for name, c in named.items() if not c.reservation}
+        least = min((c.estimated_seconds for c in named.values()), default=inf)
+        named = {name: c for name, c in named.items() if c.estimated_seconds <= near * least}
     return {name: c for name, c in named.items() if name.startswith(families or "")}
 
 
@@ -123,13 +129,18 @@ def distance(result, expected):
 @dataclass
 class SweepOptions(Options):
     families: tuple = ()
+    near: float = inf
     # {configuration: (case, precision, layout)}: not tried again anywhere.
     lost: dict = field(default_factory=dict)
     # Many times what the slowest kernel takes for the largest layer.
     hung_seconds: float = 60
 
     def candidates(self, case, precision, layout):
-        return candidates(case, self.operation, precision, layout, self.families)
+        return candidates(case, self.operation, precision, layout, self.families, self.near)
+
+    def contenders(self, case, precision, layout):
+        """{name: candidate} of a cell's rows. What is near is compared with itself: without torch, which is slow."""
+        return ({TORCH: None} if self.near == inf else {}) | self.candidates(case, precision, layout)
 
     def row(self, case, precision, layout, configuration, candidate=None, note=""):
         row = {"case": case.case, "class": case.kind, "op": self.operation, "precision": precision, "layout": layout}
@@ -144,12 +155,12 @@ class SweepOptions(Options):
         return row
 
     def rows_without_figures(self, case, precision, layout, why):
-        found = {TORCH: None} | self.candidates(case, precision, layout)
+        found = self.contenders(case, precision, layout)
         why = why.removeprefix("no figure: ")
         return [self.row(case, precision, layout, name, candidate, why) for name, candidate in found.items()]
 
     def is_done(self, store, case, precision, layout, digest):
-        names = [TORCH, *self.candidates(case, precision, layout)]
+        names = self.contenders(case, precision, layout)
         keys = [(case.case, self.operation, precision, layout, name) for name in names]
         return all(store.digest_of(k) == digest for k in keys)
 
@@ -189,7 +200,7 @@ class SweepOptions(Options):
         floor, _ = roofline.floor_us(case, precision, ceilings, self.operation)
         ours, theirs = (peers.build(impl, self.operation, case, layout, x, w, bias, dy) for impl in ("convt", "torch"))
         rows, probes, torch_result = {}, {}, None
-        for name, candidate in ({TORCH: None} | self.candidates(case, precision, layout)).items():
+        for name, candidate in self.contenders(case, precision, layout).items():
             row = self.row(case, precision, layout, name, candidate)
             if name in self.lost:
                 where = self.lost[name]

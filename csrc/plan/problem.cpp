@@ -147,10 +147,11 @@ Problem coalesced(const Problem& p) {
   const auto alone = [&](int64_t in, int64_t out, int64_t kernel, int64_t padding, int64_t dilation) {
     return in == 1 && out == kernel && padding == 0 && dilation == 1 && q.in_channels_per_group() > 1;
   };
-  if (alone(q.in_h, q.out_h, q.kernel_h, q.padding_h, q.dilation_h)) q.stride_h = q.kernel_h;
-  if (alone(q.in_w, q.out_w, q.kernel_w, q.padding_w, q.dilation_w)) q.stride_w = q.kernel_w;
-  if (!q.has_bias && alone(q.in_h, q.out_h, q.kernel_h, q.padding_h, q.dilation_h) &&
-      alone(q.in_w, q.out_w, q.kernel_w, q.padding_w, q.dilation_w) && kernels_in_one_piece(q)) {
+  const bool one_row = alone(q.in_h, q.out_h, q.kernel_h, q.padding_h, q.dilation_h),
+             one_column = alone(q.in_w, q.out_w, q.kernel_w, q.padding_w, q.dilation_w);
+  if (one_row) q.stride_h = q.kernel_h;
+  if (one_column) q.stride_w = q.kernel_w;
+  if (!q.has_bias && one_row && one_column && kernels_in_one_piece(q)) {
     q.out_channels = checked_mul(q.out_channels, q.kernel_h * q.kernel_w);
     q.kernel_h = q.kernel_w = q.stride_h = q.stride_w = q.out_h = q.out_w = 1;
     q.w_strides[1] = q.y_strides[1] = 1;

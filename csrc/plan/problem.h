@@ -85,10 +85,12 @@ struct Problem {
 };
 
 // The same forward problem with fewer or taller images, and, unless it is depthwise, with a stride as large as the
-// kernel where an image has one position, of which no other is a stride away. Images become rows of one, and rows one
-// row, where no output has inputs of two of them (the kernel is as large as the stride, nothing is cut) and they follow
-// each other in memory in x and y. Tiles of small images are then full. Images become at most `most_coalesced_rows`
-// rows of one, and have less than 2^30 elements from their first to their last.
+// kernel where an image has one position, of which no other is a stride away. Such images are rows of a product of
+// matrices, whose columns are (channel, tap), where there is no bias and weights lie in the order of y: then the kernel
+// is 1x1. Images become rows of one, and rows one row, where no output has inputs of two of them (the kernel is as
+// large as the stride, nothing is cut) and they follow each other in memory in x and y. Tiles of small images are then
+// full. Images become at most `most_coalesced_rows` rows of one, and have less than 2^30 elements from their first to
+// their last.
 Problem coalesced(const Problem& p);
 inline constexpr int64_t most_coalesced_rows = 1 << 13;
 

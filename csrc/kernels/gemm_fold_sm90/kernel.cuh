@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../exchange.h"
 #include "products.cuh"
 
 namespace convt::gemm_fold_sm90 {
@@ -113,20 +114,8 @@ CONVT_DEVICE uint4 exchange(const float (*sums)[2], int32_t lane) {
   uint32_t pair[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) pair[c] = pack(Scalar{}, sums[c][0], sums[c][1]);
-  const bool odd = lane % 2 != 0, upper = lane % 4 >= 2;
-  // Of two lanes, channels 0 and 2 for the even one, 1 and 3 for the odd one.
-  uint32_t two[2][2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const uint32_t other = __shfl_xor_sync(0xffffffffu, odd ? pair[2 * h] : pair[2 * h + 1], 1);
-    two[h][0] = odd ? other : pair[2 * h];
-    two[h][1] = odd ? pair[2 * h + 1] : other;
-  }
-  uint32_t other[2];
-#pragma unroll
-  for (int e = 0; e < 2; ++e) other[e] = __shfl_xor_sync(0xffffffffu, upper ? two[0][e] : two[1][e], 2);
-  return upper ? make_uint4(other[0], other[1], two[1][0], two[1][1])
-               : make_uint4(two[0][0], two[0][1], other[0], other[1]);
+  device::exchange<1, 2>(pair, lane);
+  return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
 // Two outputs of a row, side by side, of each channel: where their taps are.

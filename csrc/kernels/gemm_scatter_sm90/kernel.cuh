@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../exchange.h"
 #include "../gemm_scatter/device.cuh"
 #include "params.h"
 
@@ -278,18 +279,6 @@ CONVT_DEVICE void write(const Params& p, const Tile& tile, int32_t first_row, co
   }
 }
 
-// Four lanes, whose numbers differ in the bits `A` and `B`, exchange words: of word i of each, lane i of them gets all.
-// The lane's number among them has bit 0 where it has A, and bit 1 where it has B.
-template <int A, int B>
-CONVT_DEVICE void exchange(uint32_t (&w)[4], int32_t lane) {
-  const auto pair = [&](bool upper, int mask, uint32_t& low, uint32_t& high) {
-    const uint32_t got = __shfl_xor_sync(0xffffffffu, upper ? low : high, mask);
-    low = upper ? got : low, high = upper ? high : got;
-  };
-  pair((lane & A) != 0, A, w[0], w[1]), pair((lane & A) != 0, A, w[2], w[3]);
-  pair((lane & B) != 0, B, w[0], w[2]), pair((lane & B) != 0, B, w[1], w[3]);
-}
-
 // Writes what a lane has of a tile from registers, where vectors of y have 8 elements: those that four lanes have of
 // rows and columns side by side. `Width` columns of the kernel, which are rows of the product, are in a vector (1 in
 // channels_last, where it has columns of one row).
@@ -350,7 +339,7 @@ CONVT_DEVICE void write_registers(
           w[i] = pack(Scalar{}, v[0] + bias_of_rows[m][half] + bias_of_columns[i][0],
                       v[1] + bias_of_rows[m][half] + bias_of_columns[i][1]);
         }
-        exchange<a, b>(w, lane);
+        device::exchange<a, b>(w, lane);
         if (of_column < 0 || of_rows[m][half] < 0) continue;
         constexpr uint32_t low = 0x5410, high = 0x7632;
         uint16_t* const to = y + of_rows[m][half] + of_column;

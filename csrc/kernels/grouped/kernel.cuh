@@ -755,23 +755,29 @@ CONVT_DEVICE void store_planes(const Params& p, Scalar* y, int32_t channels, int
   }
 }
 
+// Calls `with` with the elements that a store has.
+template <class Scalar, class With>
+CONVT_DEVICE void with_store_width(const Params& p, const With& with) {
+  if (p.store_width == 4) {
+    with.template operator()<4>();
+  } else if (p.store_width == 2) {
+    with.template operator()<2>();
+  } else if (p.store_width == 1) {
+    with.template operator()<1>();
+  } else {
+    if constexpr (sizeof(Scalar) == 2) with.template operator()<8>();
+  }
+}
+
 template <int Tiles, class Scalar>
 CONVT_DEVICE void store_staged(const Params& p, Scalar* y, int32_t channels, int32_t count, const Scalar* stage) {
-  if (p.store_width == 4) {
-    store_planes<Scalar, Tiles, 4>(p, y, channels, count, stage);
-  } else if (p.store_width == 2) {
-    store_planes<Scalar, Tiles, 2>(p, y, channels, count, stage);
-  } else if (p.store_width == 1) {
-    store_planes<Scalar, Tiles, 1>(p, y, channels, count, stage);
-  } else {
-    if constexpr (sizeof(Scalar) == 2) store_planes<Scalar, Tiles, 8>(p, y, channels, count, stage);
-  }
+  with_store_width<Scalar>(p, [&]<int V>() { store_planes<Scalar, Tiles, V>(p, y, channels, count, stage); });
 }
 
 // Outputs that no tap reaches.
 template <class Scalar>
 CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32_t count, const float* bias) {
-  const auto with = [&]<int V>() {
+  with_store_width<Scalar>(p, [&]<int V>() {
 #pragma unroll 1
     for (int32_t channel = 0; channel < channels; ++channel, y += static_cast<int32_t>(p.y_channel)) {
       Elements<Scalar, V> v;
@@ -783,16 +789,7 @@ CONVT_DEVICE void store_bias(const Params& p, Scalar* y, int32_t channels, int32
         *reinterpret_cast<Elements<Scalar, V>*>(y + k) = v;
       }
     }
-  };
-  if (p.store_width == 4) {
-    with.template operator()<4>();
-  } else if (p.store_width == 2) {
-    with.template operator()<2>();
-  } else if (p.store_width == 1) {
-    with.template operator()<1>();
-  } else {
-    if constexpr (sizeof(Scalar) == 2) with.template operator()<8>();
-  }
+  });
 }
 
 // How many elements behind a multiple of 16 bytes an address is.

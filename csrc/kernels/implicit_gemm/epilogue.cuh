@@ -139,6 +139,22 @@ CONVT_DEVICE const Scalar* bias_at(const Params& p, int64_t group_channel) {
   return static_cast<const Scalar*>(p.bias) + channel * p.bias_stride;
 }
 
+// Zero, or NaN if any of what is added is not finite: zero times each of it. In four sums, because in one each addition
+// would wait for the one before.
+struct ZeroSum {
+  float sums[4] = {};
+
+  template <int N>
+  CONVT_DEVICE void add(const float (&v)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums[i % 4] = fmaf(v[i], 0.0f, sums[i % 4]);
+  }
+  CONVT_DEVICE bool is_nan() const {
+    const float sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    return sum != sum;
+  }
+};
+
 // Computes an output by its definition if what the same warp has written is NaN, as an edge may make it.
 template <Mode mode, bool ties_to_even = false, class Params>
 CONVT_DEVICE void correct_output(const Params& p, int32_t group, int32_t image, int32_t channel, int32_t row,

@@ -657,17 +657,14 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int r = 0; r < rows; ++r) device::wgmma_results(sums[i][r]);
     }
-    const auto zeros_of = [&] {
-      float zeros[4] = {};  // of one, each would wait for the one before
+    const auto any_nan = [&] {
+      ZeroSum zeros;
 #pragma unroll
       for (int i = 0; i < config.phases; ++i) {
 #pragma unroll
-        for (int r = 0; r < rows; ++r) {
-#pragma unroll
-          for (int e = 0; e < config.channels / 2; ++e) zeros[e % 4] = fmaf(sums[i][r][e], 0.0f, zeros[e % 4]);
-        }
+        for (int r = 0; r < rows; ++r) zeros.add(sums[i][r]);
       }
-      return (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
+      return zeros.is_nan();
     };
     // What follows from its place is not kept from tile to tile: there are no registers for it.
     WarpPlace place = w;
@@ -686,8 +683,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       } else {
         outputs.template write<1, false>(sums[0]);
       }
-      const float zeros = zeros_of();
-      if (zeros != zeros) outputs.correct();
+      if (any_nan()) outputs.correct();
       continue;
     }
     const bool stages = p.staged_bytes > 0;
@@ -715,10 +711,10 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const int32_t row = tile.row + set.row, column = tile.column + set.column;
     if (row < 0 || column < 0 || row + p.channel_bytes / p.row_bytes > p.h.in ||
         column + p.row_bytes / static_cast<int32_t>(sizeof(Scalar)) > p.v.in) {
-      const float zeros = zeros_of();
+      const bool nan = any_nan();
       // What is looked at again has been written by others, too.
-      if (!stages || device::named_barrier_or(1, consumers, zeros != zeros)) {
-        if (zeros != zeros) Outputs<mode, Row>(p, tile, place).correct(p);
+      if (!stages || device::named_barrier_or(1, consumers, nan)) {
+        if (nan) Outputs<mode, Row>(p, tile, place).correct(p);
       }
     }
   }

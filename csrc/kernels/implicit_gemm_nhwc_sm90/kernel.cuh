@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../exchange.h"
 #include "../implicit_gemm/epilogue.cuh"
 #include "../load_if.h"
 #include "../ring.h"
@@ -73,21 +74,6 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
       }
     }
     first = false;
-  }
-}
-
-// A lane's words have two columns of 16 bits of each of four eights of columns. Afterwards they have all columns of one
-// of them, that of the lane's number in its quad.
-CONVT_DEVICE void transpose_quad(uint32_t (&words)[4], int32_t of_quad) {
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2) {
-    const bool upper = (of_quad & bit) != 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if ((i & bit) != 0) continue;
-      const uint32_t received = __shfl_xor_sync(0xffffffffu, upper ? words[i] : words[i | bit], bit);
-      (upper ? words[i] : words[i | bit]) = received;
-    }
   }
 }
 
@@ -192,7 +178,7 @@ struct Outputs {
             const int n = 4 * four + i;
             words[i] = packed[m][2 * (n % eights) + half + n / eights];
           }
-          transpose_quad(words, of_four);
+          device::exchange<1, 2>(words, of_four);
           const Further& f = p.further[m][half];
           store_words_if<16>(f.rows < rows && f.columns < columns, further(to, f.bytes), words);
         }
@@ -351,13 +337,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     }
 #pragma unroll
     for (int m = 0; m < config.blocks; ++m) device::wgmma_results(sums[m]);
-    float zeros[4] = {};  // of one, each would wait for the one before
+    ZeroSum zeros;
 #pragma unroll
-    for (int m = 0; m < config.blocks; ++m) {
-#pragma unroll
-      for (int e = 0; e < config.columns / 2; ++e) zeros[e % 4] = fmaf(sums[m][e], 0.0f, zeros[e % 4]);
-    }
-    const float zero = (zeros[0] + zeros[1]) + (zeros[2] + zeros[3]);
+    for (int m = 0; m < config.blocks; ++m) zeros.add(sums[m]);
     if (p.together == 8) {
       if constexpr (sizeof(Scalar) == 2) outputs.write_eights(sums);
     } else if (p.together == 2) {
@@ -366,7 +348,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       outputs.template write<false>(sums);
     }
     __syncwarp();  // other lanes have written some of what is looked at
-    if (zero != zero) outputs.correct();
+    if (zeros.is_nan()) outputs.correct();
   }
 }
 

@@ -43,6 +43,8 @@ inline constexpr Config configs[] = {
     {"64x256_pingpong", 1, 1, 1, 256, 1},
     {"64x128x2_pingpong", 1, 1, 1, 128, 2},
     {"2x64x128_pingpong", 1, 1, 2, 128, 1},
+    {"64x136x2_pingpong", 1, 1, 1, 136, 2},
+    {"64x96x2_pingpong", 1, 1, 1, 96, 2},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
 // Rows of y whose channels share a block: each is a warp's 16 channels, at least.

@@ -387,17 +387,13 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     const bool at_edge = edge;
     // Sums that are infinite make it search, but no more than that.
     if (edge) [[unlikely]] {
-      float zeros[4] = {};
+      ZeroSum zeros;
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-        for (int i = 0; i < pieces; ++i) {
-#pragma unroll
-          for (int e = 0; e < width / 2; ++e) zeros[e % 4] = fmaf(sums[m][i][e], 0.0f, zeros[e % 4]);
-        }
+        for (int i = 0; i < pieces; ++i) zeros.add(sums[m][i]);
       }
-      const float zero = zeros[0] + zeros[1] + zeros[2] + zeros[3];
-      edge = __any_sync(0xffffffffu, zero != zero) != 0;
+      edge = __any_sync(0xffffffffu, zeros.is_nan()) != 0;
     }
     // Whether the sums are all phases of the columns that the set has.
     const bool one_phase = p.column_phases == 1 && set.columns == 1;
