@@ -261,16 +261,17 @@ struct RowsInOrder {
     }
   }
 
-  // The same of the slabs of a piece, one after the other. What the first one computes stays for the others.
+  // The same of the slabs of a piece, or of two that are side by side, one after the other. What the first one computes
+  // stays for the others.
   template <int Width>
   CONVT_DEVICE static void write_next(const Params& p, const Place& at, const WarpPlace& w, int32_t piece,
-                                      int32_t first, Writer& writer, const unsigned char* from) {
+                                      int32_t first, bool merged, Writer& writer, const unsigned char* from) {
     using Vector = VectorOf<Width>;
     constexpr int32_t vectors = outputs / Width, together = channels_together<Width>, slab = slab_of(config);
     const int32_t i = w.lane % vectors, sub = w.lane / vectors;
     if (first == 0) {
       int32_t image;
-      Slab(p, at, piece, 0, slab, false)
+      Slab(p, at, piece, 0, slab, merged)
           .output(p, p.sets[at.set], stacked_of(p, w.warp), i * Width / Phases, image, writer.row, writer.column);
       writer.column += i * Width % Phases, writer.inside = image < p.batch;
       const WarpChannels channels(p, at, w, w.group_m * blocks);
@@ -279,7 +280,8 @@ struct RowsInOrder {
                   static_cast<int64_t>(writer.column) * p.y_column_stride +
                   (static_cast<int64_t>(at.group) * p.out_channels + channels.first + sub) * p.y_channel_stride;
     }
-    if ((config.width % slab == 0 || first + i * Width / Phases < config.width) && writer.inside &&
+    const int32_t positions = (merged ? 2 : 1) * config.width;
+    if ((config.width % slab == 0 || first + i * Width / Phases < positions) && writer.inside &&
         writer.row < p.h.out && writer.column < p.v.out) {
       const int64_t next = together * p.y_channel_stride;
 #pragma unroll 1
@@ -305,7 +307,7 @@ struct RowsInOrder {
       }
     }
     const bool squares = p.piece_rows > 1;
-    const int32_t rows = squares ? slab / 8 * p.y_row_step : 0, columns = squares ? 0 : slab * p.v.stride;
+    const int32_t rows = squares ? slab / (merged ? 16 : 8) * p.y_row_step : 0, columns = squares ? 0 : slab * p.v.stride;
     writer.row += rows, writer.column += columns;
     writer.to += static_cast<int64_t>(rows) * p.y_row_stride + static_cast<int64_t>(columns) * p.y_column_stride;
   }
@@ -313,9 +315,9 @@ struct RowsInOrder {
   template <int Width>
   CONVT_DEVICE static void write(const Params& p, const Place& at, const WarpPlace& w, int32_t piece, int32_t first,
                                  bool merged, Writer& writer, const unsigned char* from) {
-    // Beside the sums of two pieces or blocks there are no registers for what stays.
+    // Beside many sums of two pieces or blocks there are no registers for what stays.
     if constexpr ((config.pieces * config.m_blocks == 1 || config.accumulators() < 128) && outputs / Width <= 32) {
-      if (!p.gather) return write_next<Width>(p, at, w, piece, first, writer, from);
+      if (!p.gather) return write_next<Width>(p, at, w, piece, first, merged, writer, from);
     }
     constexpr int32_t slab = slab_of(config);
     write_slab<Width>(p, at, w,
