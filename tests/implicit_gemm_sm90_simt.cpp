@@ -52,8 +52,8 @@ bool run(DataType dtype, Precision precision) {
     Plan plan;
     std::string configuration;
     try {
-      const auto row = pick(0, family::config_count - 1);
-      configuration = std::string("implicit_gemm_sm90/") + family::configs[row].name;
+      const family::Config& config = family::configs[pick(0, family::config_count - 1)];
+      configuration = "implicit_gemm_sm90/" + family::name_of(config, family::sources[pick(0, 2)]);
       plan = make_forced_plan(p, *find_device("h200"), configuration);
     } catch (const std::invalid_argument&) {
       continue;

@@ -14,6 +14,7 @@ namespace convt::device {
 #define CONVT_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define CONVT_NAMES_16 CONVT_TEN() ", %10, %11, %12, %13, %14, %15"
 #define CONVT_NAMES_32 CONVT_NAMES_30 ", %30, %31"
+#define CONVT_NAMES_36 CONVT_NAMES_30 ", %30, %31, %32, %33, %34, %35"
 #define CONVT_NAMES_48 CONVT_NAMES_30 ", " CONVT_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define CONVT_NAMES_64 CONVT_NAMES_60 ", %60, %61, %62, %63"
 #define CONVT_NAMES_68 CONVT_NAMES_64 ", %64, %65, %66, %67"
@@ -24,6 +25,7 @@ namespace convt::device {
 #define CONVT_OPERANDS_16(how, i) \
   CONVT_OPERANDS_4(how, i), CONVT_OPERANDS_4(how, i + 4), CONVT_OPERANDS_4(how, i + 8), CONVT_OPERANDS_4(how, i + 12)
 #define CONVT_OPERANDS_32(how, i) CONVT_OPERANDS_16(how, i), CONVT_OPERANDS_16(how, i + 16)
+#define CONVT_OPERANDS_36(how, i) CONVT_OPERANDS_32(how, i), CONVT_OPERANDS_4(how, i + 32)
 #define CONVT_OPERANDS_48(how, i) CONVT_OPERANDS_32(how, i), CONVT_OPERANDS_16(how, i + 32)
 #define CONVT_OPERANDS_64(how, i) CONVT_OPERANDS_32(how, i), CONVT_OPERANDS_32(how, i + 32)
 #define CONVT_OPERANDS_68(how, i) CONVT_OPERANDS_64(how, i), CONVT_OPERANDS_4(how, i + 64)
@@ -43,6 +45,8 @@ namespace convt::device {
     CONVT_WGMMA("m64n32" k, types, 16, 17, how, options);    \
   } else if constexpr (N == 64) {                            \
     CONVT_WGMMA("m64n64" k, types, 32, 33, how, options);    \
+  } else if constexpr (N == 72) {                            \
+    CONVT_WGMMA("m64n72" k, types, 36, 37, how, options);    \
   } else if constexpr (N == 96) {                            \
     CONVT_WGMMA("m64n96" k, types, 48, 49, how, options);    \
   } else if constexpr (N == 128) {                           \

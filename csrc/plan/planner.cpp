@@ -37,6 +37,14 @@ std::vector<std::string> names_of() {
   return names;
 }
 
+std::vector<std::string> names_of_implicit_gemm_sm90() {
+  std::vector<std::string> names;
+  for (const auto& config : implicit_gemm_sm90::configs) {
+    for (const auto source : implicit_gemm_sm90::sources) names.push_back(implicit_gemm_sm90::name_of(config, source));
+  }
+  return names;
+}
+
 const Family families[] = {
     {Algorithm::depthwise, "depthwise", names_of<depthwise::configs>, depthwise_candidates},
     {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates},
@@ -52,8 +60,8 @@ const Family families[] = {
      implicit_gemm_nchw_sm90_candidates},
     {Algorithm::implicit_gemm_nhwc_sm90, "implicit_gemm_nhwc_sm90", names_of<implicit_gemm_nhwc_sm90::configs>,
      implicit_gemm_nhwc_sm90_candidates},
-    {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of<implicit_gemm_sm90::configs>,
-     implicit_gemm_sm90_candidates, true},
+    {Algorithm::implicit_gemm_sm90, "implicit_gemm_sm90", names_of_implicit_gemm_sm90, implicit_gemm_sm90_candidates,
+     true},
     {Algorithm::implicit_gemm_sm80, "implicit_gemm_sm80", names_of<implicit_gemm_sm80::configs>,
      implicit_gemm_sm80_candidates, true},
     {Algorithm::direct, "direct", names_of<direct::configs>, direct_candidates},

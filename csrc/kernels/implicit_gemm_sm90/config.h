@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "../implicit_gemm/mode.h"
 
@@ -28,8 +29,6 @@ struct Config {
 inline constexpr Config configs[] = {
     // 128 channels, one row of 256 positions or 8 columns of 32 rows. Both warpgroups read the same patch.
     {"128x256", 2, 1, 1, 256, 1},
-    // 17 rows: what a kernel of 3 adds to a power of two, 130 or 260, is not mostly waste.
-    {"128x136x2", 2, 1, 1, 136, 2},
     // Two phases of 64 channels in a warpgroup, so that it writes both phases of a column.
     {"2x64x256", 1, 2, 2, 128, 1},
     {"2x64x128", 1, 2, 2, 64, 1},
@@ -43,13 +42,30 @@ inline constexpr Config configs[] = {
     {"64x256_pingpong", 1, 1, 1, 256, 1},
     {"64x128x2_pingpong", 1, 1, 1, 128, 2},
     {"2x64x128_pingpong", 1, 1, 2, 128, 1},
+    // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,
+    // 260), 12 and 9.
     {"64x136x2_pingpong", 1, 1, 1, 136, 2},
+    {"2x64x136_pingpong", 1, 1, 2, 136, 1},
     {"64x96x2_pingpong", 1, 1, 1, 96, 2},
+    {"64x72x2_pingpong", 1, 1, 1, 72, 2},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
 // Rows of y whose channels share a block: each is a warp's 16 channels, at least.
 inline constexpr int32_t most_stacked = 4;
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+// How a tile gets x. The planner has a candidate of each, because what is between them is measured better than it is
+// modelled.
+enum class Source {
+  direct,  // from where it is: boxes of the copy engine if channels are innermost, or else what threads copy
+  rows,    // boxes of its rows, which warps transpose
+  copy,    // from a copy in channels_last in the workspace
+};
+inline constexpr Source sources[] = {Source::direct, Source::rows, Source::copy};
+
+inline std::string name_of(const Config& c, Source source) {
+  return std::string(c.name) + (source == Source::direct ? "" : source == Source::rows ? "+rows" : "+copy");
+}
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
 // Of a thread: what 384 threads of a block get from 65536 by eights, and what the roles have of them afterwards.

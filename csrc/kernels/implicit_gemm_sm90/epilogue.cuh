@@ -281,8 +281,8 @@ struct RowsInOrder {
                   (static_cast<int64_t>(at.group) * p.out_channels + channels.first + sub) * p.y_channel_stride;
     }
     const int32_t positions = (merged ? 2 : 1) * config.width;
-    if ((config.width % slab == 0 || first + i * Width / Phases < positions) && writer.inside &&
-        writer.row < p.h.out && writer.column < p.v.out) {
+    if ((config.width % slab == 0 || first + i * Width / Phases < positions) && writer.inside && writer.row < p.h.out &&
+        writer.column < p.v.out) {
       const int64_t next = together * p.y_channel_stride;
 #pragma unroll 1
       for (int32_t m = 0; m < blocks; ++m) {
@@ -307,7 +307,8 @@ struct RowsInOrder {
       }
     }
     const bool squares = p.piece_rows > 1;
-    const int32_t rows = squares ? slab / (merged ? 16 : 8) * p.y_row_step : 0, columns = squares ? 0 : slab * p.v.stride;
+    const int32_t rows = squares ? slab / (merged ? 16 : 8) * p.y_row_step : 0,
+                  columns = squares ? 0 : slab * p.v.stride;
     writer.row += rows, writer.column += columns;
     writer.to += static_cast<int64_t>(rows) * p.y_row_stride + static_cast<int64_t>(columns) * p.y_column_stride;
   }

@@ -57,7 +57,7 @@ struct Choice {
   double seconds = INFINITY;
 };
 
-inline Candidate chosen_tile(Algorithm algorithm, const char* configuration, int32_t row, int32_t block,
+inline Candidate chosen_tile(Algorithm algorithm, const std::string& configuration, int32_t row, int32_t block,
                              const Choice& best) {
   Candidate c = fitting(algorithm, configuration, row);
   c.plan.grid = best.grid;

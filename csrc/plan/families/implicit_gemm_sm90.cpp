@@ -13,6 +13,7 @@ namespace {
 
 namespace family = implicit_gemm_sm90;
 using family::Config;
+using family::Source;
 using implicit_gemm::Fill;
 using implicit_gemm::Mode;
 
@@ -286,15 +287,21 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
-  const std::string reason = refusal(p, device);
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, Source source) {
   const Config& config = family::configs[row];
-  if (!reason.empty()) return refuse(Algorithm::implicit_gemm_sm90, config.name, reason);
+  const std::string name = family::name_of(config, source), reason = refusal(p, device);
+  const auto refused = [&](const std::string& why) { return refuse(Algorithm::implicit_gemm_sm90, name, why); };
+  if (!reason.empty()) return refused(reason);
   if (!family::has_mode(config, family::mode_of(p))) {
-    return refuse(Algorithm::implicit_gemm_sm90, config.name,
-                  family::mode_of(p) == Mode::ieee
-                      ? "has no registers for promoted sums, which float32 without TF32 needs"
-                      : "is for float32 without TF32");
+    return refused(family::mode_of(p) == Mode::ieee
+                       ? "has no registers for promoted sums, which float32 without TF32 needs"
+                       : "is for float32 without TF32");
+  }
+  if (source == Source::rows && !family::may_bring_rows(p)) {
+    return refused("takes x whose rows are innermost and begin at multiples of 16 bytes");
+  }
+  if (source == Source::copy && !may_bring_into_channels_last(p)) {
+    return refused("copies x of less than 1 GiB that is not yet as the copy engine and the tensor cores take it");
   }
   // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
   family::Tables t;
@@ -312,10 +319,11 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
     column_phases = (column_phases + 1) / 2;
     cannot = cannot_hold(column_phases);
   }
-  if (!cannot.empty()) return refuse(Algorithm::implicit_gemm_sm90, config.name, cannot);
+  if (!cannot.empty()) return refused(cannot);
   Choice best;
   GemmTile tile;
   tile.row_phases = 1, tile.column_phases = column_phases;
+  tile.channels_last = source == Source::copy, tile.rows_in_boxes = source == Source::rows;
   const int32_t pieces = config.groups_n * config.pieces;
   const auto consider_tiles = [&] {
     for (int32_t piece_rows : {1, config.width / 8}) {
@@ -341,31 +349,25 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   for (int32_t stacked = 1; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
     if (!family::make_tables(config, p, column_phases, stacked, t).empty()) break;
     tile.stacked_rows = stacked;
-    for (const bool channels_last : {false, true}) {
-      if (channels_last && !may_bring_into_channels_last(p)) continue;
-      const bool may_place = family::weights_in_place(p, stacked);
-      for (const bool in_place : {false, true}) {
-        // Only TF32's, or those of few channels, cost something where they are.
-        if (in_place ? !may_place : may_place && p.dtype != DataType::float32 && !few_channels(p)) continue;
-        tile.channels_last = channels_last, tile.weights_in_place = in_place;
-        for (const bool rows_in_boxes : {false, true}) {
-          if (rows_in_boxes && (channels_last || !family::may_bring_rows(p))) continue;
-          tile.rows_in_boxes = rows_in_boxes;
-          consider_tiles();
-        }
-      }
+    const bool may_place = family::weights_in_place(p, stacked);
+    for (const bool in_place : {false, true}) {
+      // Only TF32's, or those of few channels, cost something where they are.
+      if (in_place ? !may_place : may_place && p.dtype != DataType::float32 && !few_channels(p)) continue;
+      tile.weights_in_place = in_place;
+      consider_tiles();
     }
   }
-  if (best.grid == 0)
-    return refuse(Algorithm::implicit_gemm_sm90, config.name, "needs more shared memory than a block has");
-  return chosen_tile(Algorithm::implicit_gemm_sm90, config.name, row, family::threads, best);
+  if (best.grid == 0) return refused("needs more shared memory than a block has");
+  return chosen_tile(Algorithm::implicit_gemm_sm90, name, row, family::threads, best);
 }
 
 }  // namespace
 
 void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   for (int32_t row = 0; row < family::config_count; ++row) {
-    out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row); }));
+    for (const Source source : family::sources) {
+      out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row, source); }));
+    }
   }
 }
 
