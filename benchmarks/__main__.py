@@ -120,7 +120,7 @@ def parser():
     text = "change the scales that FILE has, so that what is chosen is the fastest, or nearly"
     sub["calibrate"].add_argument("--refine", action="store_true", help=text)
     sub["calibrate"].add_argument("--families", type=families, default=(), metavar="F,...",
-                                  help="with --refine, only configurations whose names begin so")  # fmt: skip
+                                  help="change only configurations whose names begin so")  # fmt: skip
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
@@ -297,13 +297,17 @@ def command_calibrate(top, arguments, argv):
         if not results.rows or path.name != results.csv_path.name:
             top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
         rows |= results.rows
-    if arguments.refine:
+    before = []
+    if arguments.refine or arguments.families:
         if not arguments.output.exists():
-            top.error(f"{arguments.output} does not exist; without --refine it is written anew")
+            top.error(f"{arguments.output} does not exist; without --refine and --families it is written anew")
         before = calibrate.read(arguments.output.read_text())
+    if arguments.refine:
         table = calibrate.refined(rows.values(), before, arguments.families)
     else:
-        table = calibrate.table(rows.values(), arguments.near)
+        fitted = dict(calibrate.table(rows.values(), arguments.near))
+        beginnings = tuple(arguments.families) or ""
+        table = sorted((dict(before) | {n: of for n, of in fitted.items() if n.startswith(beginnings)}).items())
     arguments.output.write_text(calibrate.text(table))
     return 0
 

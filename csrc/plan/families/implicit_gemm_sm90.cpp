@@ -23,8 +23,8 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
 }
 
 // Clocks in which a multiprocessor multiplies 64 rows by `width` positions and 32 bytes of channels: the tensor cores'
-// rate, of which wgmma reaches .9, or that at which they read operands from shared memory, 128 bytes a clock.
-double product_clocks(int32_t width) { return std::max(width / 2.0 / 0.9, (2048 + 32.0 * width) / 128); }
+// rate, of which wgmma reaches .75, or that at which they read operands from shared memory, 128 bytes a clock.
+double product_clocks(int32_t width) { return std::max(width / 2.0 / 0.75, (2048 + 32.0 * width) / 128); }
 
 // Whether rows, columns and shifts fit the words in which they are kept.
 bool may_gather(const Problem& p, const family::Tables& t) {
@@ -147,14 +147,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   } else if (element == 4) {
     fill_clocks = ((120 + 40 * parts) * regions + 5 * lines) * (elements ? 2 : 1) * part;
   } else {
-    fill_clocks = (150 * regions + (140 * regions + 6 * lines) * part) * (elements ? 2 : 1);
+    fill_clocks = (125 * regions + (115 * regions + 5 * lines) * part) * (elements ? 2 : 1);
   }
   // To bring x into channels_last, it is read and written once more, all its parts.
   // Where positions begin anywhere its vectors are shifted.
   const bool shifted = p.in_channels > 1 && p.x_strides[1] == 1 &&
                        p.in_channels_per_group() * element_size(p.dtype) % family::unit_bytes != 0;
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
-                       static_cast<double>(p.in_h * p.in_w) / ((shifted ? 0.68 : 1.1) * device.bandwidth);
+                       static_cast<double>(p.in_h * p.in_w) / ((shifted ? 0.68 : 0.82) * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
   const bool y_innermost = family::channels_innermost(p);
   // Boxes of rows take 1 to 1.1 times less than what threads write, which is not in the constants.
@@ -173,13 +173,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   } else {
     const auto part_columns = static_cast<int32_t>(columns_together * p.stride_w);
     const double row_part = part_columns * element, shared = sectors_of_parts(p, part_columns) - 1;
-    again = 6 * shared * shared + (visits > 1 ? 2.8 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part) : 8 / row_part);
+    again = 3.8 * shared * shared + (visits > 1 ? 3.4 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part) : 8 / row_part);
   }
   const double traffic =
       static_cast<double>(p.compulsory_bytes()) + again * element * static_cast<double>(p.y_elements());
   // Of the memory's rate.
   const double bytes_of_lane = element * implicit_gemm::store_width(p, nullptr, tile, n.columns);
-  const double store_rate = y_innermost ? 0.55 : bytes_of_lane > 2 ? 0.92 : 0.48;
+  const double store_rate = y_innermost ? 0.66 : bytes_of_lane > 2 ? 0.92 : 0.48;
   // Gathered inputs stay for other tiles if theirs are the same ones: kernels as large as the stride.
   bool one_shift = true;
   for (int32_t i = 0; i < t.sets; ++i) {
@@ -219,7 +219,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const bool packs = !tile.weights_in_place;
       const double packing =
           packs ? 1e-6 + packing_seconds(p, device, n.fragments * family::block_bytes * family::parts_of(mode)) : 0;
-      const double bringing = tile.channels_last ? 2e-6 + twice : 0;
+      const double bringing = tile.channels_last ? 1.7e-6 + twice : 0;
       const double preparation = std::max(packing, bringing) + 0.4 * std::min(packing, bringing);
       const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
       const double chunks = static_cast<double>(n.chunks) / splits;
@@ -230,16 +230,16 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
         multiply *= 3;
         multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
       } else {
-        multiply *= 0.52;
+        multiply *= element == 4 ? 0.43 : 0.62;
       }
       // What a step takes beside its products, and a patch.
       const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
-      const double overhead = (chunks * steps * (gathers ? 550 : 420) + patches * 200) * clock;
+      const double overhead = (chunks * steps * (gathers ? 550 : 310) + patches * 150) * clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double bytes_read =
           patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
       const double readers = std::min(blocks / static_cast<double>(reuse), cores);
-      const double read = bytes_read / device.bandwidth * std::max(cores / 2.2, readers / 2);
+      const double read = bytes_read / device.bandwidth * std::max(cores / 2, readers / 2);
       const double load = std::max(read, patches * fill_clocks * clock);
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
       // one multiplies, or both whenever they can. Those of splits are written in float32, and read by the last of
@@ -249,7 +249,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       // Outputs without taps are written one vector at a time.
       const double store =
           (1 + 2.6 * tapless + 0.15 * std::log2(tile.stacked_rows)) *
-          (written / (store_rate * device.bandwidth / cores) + 2700.0 / 4 * config.rows() * config.pieces * clock);
+          (written / (store_rate * device.bandwidth / cores) + 2000.0 / 4 * config.rows() * config.pieces * clock);
       // What it takes more where two warps transpose the weights, or where few of a chunk's channels are there: a block
       // of them. Those that stay come once.
       const double blocks_in_place =
@@ -267,8 +267,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
       const auto seconds_if = [&](double uneven) {
         const double main = uneven * mean, both = main + store;
-        const double turn = in_turn ? std::max(main, (quick ? 0.74 : 0.9) * both)
-                                    : std::max({load, multiply, (quick ? 0.52 : 0.65) * both});
+        const double turn = in_turn ? std::max(main, (quick ? 0.89 : 0.9) * both)
+                                    : std::max({load, multiply, (quick ? 0.7 : 0.78) * both});
         const double work =
             shares * (config.alternate() ? waves * turn + std::min(store, both / 2) : waves * both) + 1500 * clock;
         return launch_seconds + (boxes_alone ? 7.2e-6 : 9e-6) + preparation + (splits > 1 ? 3e-6 : 0) +
