@@ -297,17 +297,16 @@ def command_calibrate(top, arguments, argv):
         if not results.rows or path.name != results.csv_path.name:
             top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
         rows |= results.rows
-    before = []
     if arguments.refine or arguments.families:
         if not arguments.output.exists():
             top.error(f"{arguments.output} does not exist; without --refine and --families it is written anew")
         before = calibrate.read(arguments.output.read_text())
     if arguments.refine:
         table = calibrate.refined(rows.values(), before, arguments.families)
+    elif arguments.families:
+        table = calibrate.renewed(rows.values(), before, arguments.families, arguments.near)
     else:
-        fitted = dict(calibrate.table(rows.values(), arguments.near))
-        beginnings = tuple(arguments.families) or ""
-        table = sorted((dict(before) | {n: of for n, of in fitted.items() if n.startswith(beginnings)}).items())
+        table = calibrate.table(rows.values(), arguments.near)
     arguments.output.write_text(calibrate.text(table))
     return 0
 

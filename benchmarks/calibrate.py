@@ -82,6 +82,12 @@ def table(rows, near=inf):
     return result
 
 
+def renewed(rows, calibration, families, near=inf):
+    """`calibration`, as table() returns it, with configurations whose names begin with `families` fitted anew."""
+    fitted = {name: of for name, of in table(rows, near) if name.startswith(tuple(families))}
+    return sorted((dict(calibration) | fitted).items())
+
+
 def choice_loss(estimates, losses, first):
     """The mean over cells of what the choice by `estimates` loses; `first` of each cell's rows."""
     counts = np.diff(np.append(first, len(estimates)))

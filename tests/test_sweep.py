@@ -90,6 +90,21 @@ def test_candidates_take_the_layer():
     assert {"aten/convolution", "direct/thread_per_input"} <= set(sweep.candidates(DENSE, "input_grad", "fp32", "nchw"))
 
 
+def test_candidates_near_the_choice():
+    """The planner's choice, what it expects to be about as fast, and nothing that only a forced plan uses or torch."""
+    for precision in ("fp32", "fp16"):
+        found = sweep.candidates(DENSE, "forward", precision, "nchw")
+        near = sweep.candidates(DENSE, "forward", precision, "nchw", near=1.5)
+        may = {name: c for name, c in found.items() if not c.reservation}
+        least = min(c.estimated_seconds for c in may.values())
+        assert set(near) == {name for name, c in may.items() if c.estimated_seconds <= 1.5 * least}
+        assert 0 < len(near) < len(may)
+        options = sweep.SweepOptions("forward", (precision,), ("nchw",), (), False, math.inf, near=1.5)
+        assert list(options.contenders(DENSE, precision, "nchw")) == list(near)
+        options.near = math.inf
+        assert set(options.contenders(DENSE, precision, "nchw")) == {sweep.TORCH, *found}
+
+
 def test_precisions_and_layouts_have_candidates_of_their_own():
     """Plans depend on both, through torch's flag and through the strides."""
     case = make_case(n=4, cin=64, h=32, w=32, cout=64, k=(3, 3), s=(1, 1), p=(1, 1))
@@ -493,6 +508,17 @@ def test_calibration_of_made_up_rows(tmp_path):
     assert two[("fp32",), "nchw"] == (pytest.approx(2.2, rel=0.03), pytest.approx(0.97, abs=0.01))
     text = calibrate.text(calibrate.table(rows))
     assert '{"a/one", {{{2, 0.97}, {2, 0.97}}, {{1, 1}, {1, 1}}, {{3, 1}, {3, 1}}}},' in text
+
+
+def test_a_calibration_is_renewed_for_some_families():
+    from benchmarks import calibrate
+
+    rows = [made_up_row(name, "fp32", "nchw", m, 2 * m) for name in ("a/one", "b/one") for m in (10.0, 100.0, 1000.0)]
+    before = [(name, dict.fromkeys(((p, n) for p in calibrate.PRECISIONS for n in calibrate.LAYOUTS), (3.0, 1.0)))
+              for name in ("a/one", "b/one", "c/one")]  # fmt: skip
+    renewed = dict(calibrate.renewed(rows, before, ("a/",)))
+    assert renewed["a/one"][("fp32",), "nchw"] == pytest.approx((2, 1))
+    assert {name: renewed[name] for name in ("b/one", "c/one")} == dict(before[1:])
 
 
 def test_refined_scales_choose_the_fastest():
