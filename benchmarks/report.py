@@ -16,6 +16,8 @@ FLOOR_US = 20  # time / floor says nothing where launches dominate
 SMALL_US = 3
 WORST = 15
 CELL = ["case", "op", "precision", "layout"]
+# Sources of the cases that the report lists one by one.
+LISTED = ("KernelBench", "representative layer")
 
 
 def load_rows(store, digest):
@@ -30,7 +32,7 @@ def load_rows(store, digest):
 
 
 def load_cells(rows):
-    """One row a cell in which convt has a figure: its row, and the times of torch and of the best peer.
+    """One row a cell in which convt has a figure: its row, and times of torch, the best peer and that of either layout.
 
     Peers with an error that is too large do not count. Ratios are peer / convt: above 1 convt is faster.
     """
@@ -41,8 +43,11 @@ def load_cells(rows):
     cells["torch_us"] = others[others.impl == "torch"].set_index(CELL).us_median
     cells["best_us"] = best.us_median
     cells["best"] = best.impl
+    either = best.us_median.groupby(["case", "op", "precision"]).min()
+    cells["either_us"] = either.reindex(cells.index.droplevel("layout")).to_numpy()
     cells["vs_torch"] = cells.torch_us / cells.us_median
     cells["vs_best"] = cells.best_us / cells.us_median
+    cells["vs_either"] = cells.either_us / cells.us_median
     cells["over_floor"] = cells.us_median / cells.floor_us
     return cells.reset_index()
 
@@ -102,6 +107,28 @@ def by_kind(cells):
     if len(small):
         rows.append({"class": f"small (floor < {SMALL_US} us)"} | figures(small))
     return markdown(rows)
+
+
+def one_by_one(cells):
+    """Each cell of KernelBench's and the representative layers; None if there is none."""
+    order = {name: i for i, name in enumerate((*PRECISIONS, *LAYOUTS))}
+    chosen = cells[cells.source.str.startswith(LISTED)]
+    chosen = chosen.sort_values(["precision", "layout"], key=lambda names: names.map(order), kind="stable")
+    rows = [
+        {
+            "case": c.case + (" *" if c.stale else ""),
+            "precision": c.precision,
+            "layout": c.layout,
+            "plan": c.plan,
+            "us": us(c.us_median),
+            "floor / time": f"{1 / c.over_floor:.2f}",
+            "vs torch": times(c.vs_torch),
+            "vs best peer": times(c.vs_best),
+            "vs best in either layout": times(c.vs_either),
+        }
+        for c in chosen.itertuples()
+    ]
+    return markdown(rows) if rows else None
 
 
 def listed(cells, column, ascending):
@@ -307,6 +334,8 @@ def write(store, digest=None):
         plot_speedup(part, store.folder / f"{stem}speedup.png", title)
         plot_roofline(rows[rows.op == operation], store, store.folder / f"{stem}roofline.png", title)
         overall = by_mode(part)
+        layers = one_by_one(part) if operation == "forward" else None
+        each = ["### KernelBench's and the representative layers", "", layers, ""] if layers else []
         summary += [f"{gpu}, {operation}, {part.case.nunique()} cases", overall, "", by_kind(part)]
         text += [
             f"## {operation}, {part.case.nunique()} cases", "", overall, "",
@@ -314,6 +343,7 @@ def write(store, digest=None):
             f"![speed-up]({stem}speedup.png)", "", f"![roofline]({stem}roofline.png)", "",
             "### By class", "", "A case is in the first class that fits; the small ones count in their class too.", "",
             by_kind(part), "",
+            *each,
             f"### The {WORST} worst against the best peer", "", listed(part, "vs_best", True), "",
             f"### The {WORST} best against the best peer", "", listed(part, "vs_best", False), "",
             f"### The {WORST} farthest from the floor, floor at least {FLOOR_US} us", "",

@@ -490,11 +490,30 @@ def test_report_of_made_up_rows(tmp_path):
     assert "**Stale**: 1 of convt's" in written and "stale_case" in written
     assert "**Wrong**: 1 rows of gemm_shuffle in fp32" in written
     assert "No figure: 1 rows of conv2d_flipped: too large" in written
+    assert "representative layers" not in written
     for kind in ("dense stride 1", "depthwise", "grouped", "dilated", "1-D", "k = s"):
         assert f"| {kind} |" in written
     for name in ("speedup", "roofline"):
         assert (tmp_path / f"test-1-{name}.png").read_bytes().startswith(b"\x89PNG")
         assert f"(test-1-{name}.png)" in written
+
+
+def test_layers_that_the_report_has_one_by_one(tmp_path):
+    """The best peer in either layout is the faster layout's, though not the cell's own."""
+    from benchmarks import report
+
+    def both(layout, ours, theirs):
+        shape = {"source": "representative layer", "layout": layout}
+        yield row("dense", us=ours, **shape)
+        yield row("dense", "torch", us=theirs, plan="", **shape)
+
+    rows = [*both("nchw", 10.0, 20.0), *both("nhwc", 8.0, 4.0), row("depthwise", source="elsewhere")]
+    results = new_store(tmp_path, "new", rows)
+    cells = report.load_cells(report.load_rows(results, "new"))
+    (nchw, nhwc) = report.one_by_one(cells).splitlines()[2:]
+    assert nchw.endswith("| 2.00x | 2.00x | 0.40x |") and nhwc.endswith("| 0.50x | 0.50x | 0.50x |")
+    report.write(results, "new")
+    assert nchw in (tmp_path / "test-1-report.md").read_text()
 
 
 def test_report_of_one_row(tmp_path):
