@@ -113,7 +113,12 @@ def problem(configuration, rng, most_height=12, most_width=40):
             groups = rng.randint(1, 3)
             multiplier = rng.choice((1, 1, 2, 3))
             width = rng.choice((rng.randint(1, most_width), 8 * rng.randint(1, 5)))
-        output_padding = tuple(rng.randrange(s) for s in stride)
+        # An axis of stride 1 may be dilated, in planes the height only.
+        dilation = tuple(
+            rng.choice((1, 1, 2, 3, 5)) if s == 1 and k > 1 and (axis == 0 or configuration in LAST) else 1
+            for axis, (s, k) in enumerate(zip(stride, kernel, strict=True))
+        )
+        output_padding = tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True))
         # Any padding of the same remainder is taken; the one of the configuration loads fastest.
         paddings = tuple(
             q if rng.random() < 0.6 else q % s + s * rng.randint(0, 8 // s)
@@ -129,6 +134,7 @@ def problem(configuration, rng, most_height=12, most_width=40):
             padding=paddings,
             output_padding=output_padding,
             groups=groups,
+            dilation=dilation,
         )
         if min(p.y_shape) <= 0 or (configuration in LAST and p.y_shape[2] * p.y_shape[3] == 1):
             continue
@@ -283,9 +289,9 @@ def test_real_layers_are_planned(p, configuration, dtype):
         (BILINEAR, torch.contiguous_format, "nchw_4x4_s2_p1_rows", "nchw_4x4_s2_p1_rows"),
         (BILINEAR, torch.channels_last, "nhwc_4x4_s2_p1", "nhwc_4x4_s2_p1"),
         (FIVE, torch.channels_last, "nhwc_5x5_s2_p0", "nhwc_5x5_s2_p0"),
-        (DILATED, torch.contiguous_format, "any", "any"),
-        (SMALL, torch.contiguous_format, "any_one", "any_one"),
-        (DILATED, torch.channels_last, "any", "nhwc_any"),
+        (DILATED, torch.contiguous_format, "nchw_3x3_s1", "nchw_3x3_s1"),
+        (SMALL, torch.contiguous_format, "nchw_3x3_s1", "nchw_3x3_s1"),
+        (DILATED, torch.channels_last, "nhwc_3x3_s1", "nhwc_3x3_s1"),
         (WAVELET, torch.contiguous_format, "any", "any"),
         (WAVELET, torch.channels_last, "any", "any"),
         # Channels and widths that no vector divides.
@@ -331,6 +337,9 @@ def test_refusals_say_why():
     dense = Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2)
     many = Problem(2, 34, 2, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 2)
     dilated = Problem(2, 4, 4, (6, 8), (4, 4), (2, 2), (1, 1), (0, 0), 4, (1, 2))
+    dilated_rows = Problem(2, 4, 4, (6, 8), (3, 3), (1, 1), (1, 1), (0, 0), 4, (2, 1))
+    dilated_columns = Problem(2, 4, 4, (6, 8), (3, 3), (1, 1), (1, 1), (0, 0), 4, (1, 2))
+    far = Problem(2, 4, 4, (6, 8), (3, 3), (1, 1), (2**24 - 2, 1), (0, 0), 4, (2**24, 1))
     nine = Problem(2, 4, 4, (6, 8), (9, 9), (2, 2), (1, 1), (0, 0), 4)
     two = Problem(2, 4, 4, (6, 8), (2, 2), (2, 2), (0, 1), (0, 0), 4)
     odd = Problem(2, 4, 4, (6, 7), (4, 4), (2, 2), (1, 1), (0, 0), 4)
@@ -339,7 +348,10 @@ def test_refusals_say_why():
         (dense, tile, "takes 1 input channel a group, not 2"),
         (dense, "any", "takes 1 input channel a group, or 1 output channel, not 2 and 2"),
         (many, "any", "takes at most 16 input channels a group, not 17"),
-        (dilated, tile, "takes dilation 1 only"),
+        (dilated, tile, "takes dilation 1 along the width only"),
+        (dilated_rows, "nchw_3x3_s1", ""),
+        (dilated_columns, "nchw_3x3_s1", "takes dilation 1 along the width only"),
+        (far, "nchw_3x3_s1", "takes dilated kernels whose taps are less than 2^27 elements apart"),
         (nine, "nchw_8x8_s4_p2", "has kernel 8 along the height, not 9"),
         (two, "nchw_2x2_s2_p0", "has padding modulo stride 0 along the width, not 1"),
         (five, tile, "has stride 2 along the height, not 5"),

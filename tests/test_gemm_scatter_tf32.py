@@ -12,7 +12,7 @@ from convt import _C
 
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 FAMILY = "gemm_scatter_tf32_sm90"
-NAMES = [f"{FAMILY}/{name}" for name in ("128x64_pingpong", "128x128_pingpong", "256x64", "256x128")]
+NAMES = [f"{FAMILY}/{name}" for name in ("128x64_pingpong", "128x128_pingpong", "256x128")]
 
 
 def patches(batch, in_channels, out_channels, size, kernel, groups=1):

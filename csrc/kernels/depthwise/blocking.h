@@ -49,8 +49,9 @@ inline Blocking make_blocking(const Problem& p, int32_t vector, int64_t taps, in
 
 inline Blocking last_blocking(const Config& c, const Problem& p) {
   const Tile tile = tile_of(c, element_size(p.dtype));
-  const int64_t tiles = checked_mul(p.batch, checked_mul(ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride),
-                                                         ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride)));
+  const int64_t tiles = checked_mul(
+      p.batch, checked_mul(tiles_along(p.out_h, slices_of(p.kernel_h, p.dilation_h), tile.rows * c.h.stride),
+                           tiles_along(p.out_w, slices_of(p.kernel_w, p.dilation_w), tile.columns * c.w.stride)));
   Blocking b = make_blocking(p, vector_of(c, element_size(p.dtype)), p.kernel_h * p.kernel_w, tiles);
   b.pitch = (most_lanes + 1) * b.vector;
   return b;

@@ -186,4 +186,13 @@ constexpr int32_t resident_blocks(const Config& c, int64_t element_bytes, Access
   return needed <= 49 ? 4 : needed <= 73 ? 3 : 2;
 }
 
+// Outputs of an axis of stride 1 whose kernel is dilated are as many axes as the dilation, each with a kernel that is
+// not dilated: a slice of the tensors (params.h). Of a kernel of one tap, the dilation does not matter.
+inline int64_t slices_of(int64_t kernel, int64_t dilation) { return kernel > 1 ? dilation : 1; }
+
+// Tiles of `outputs` outputs along an axis, none of which is in two slices.
+inline int64_t tiles_along(int64_t out, int64_t slices, int64_t outputs) {
+  return checked_mul(slices, ceil_div(ceil_div(out, slices), outputs));
+}
+
 }  // namespace convt::depthwise

@@ -67,6 +67,7 @@ struct LastParams {
   uint32_t tiles, blocks;
   Divisor chunks, lanes, taps, kernel_w, multiplier;
   Divisor rows, columns, phases;  // tiles of a column and of a row; any shape: of a phase of a row, and phases
+  Divisor slices_h, slices_w;     // exact shapes
 };
 
 static_assert(std::is_trivially_copyable_v<LastParams>);
@@ -114,8 +115,10 @@ inline LastParams make_last_params(const Plan& plan, const Problem& p, const Ope
   const Tile tile = tile_of(c, element_size(p.dtype));
   q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);
   q.shift_w = static_cast<int32_t>((p.padding_w - c.w.padding) / c.w.stride);
-  q.rows = Divisor(ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride));
-  q.columns = Divisor(ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride));
+  const int64_t slices_h = slices_of(p.kernel_h, p.dilation_h), slices_w = slices_of(p.kernel_w, p.dilation_w);
+  q.slices_h = Divisor(slices_h), q.slices_w = Divisor(slices_w);
+  q.rows = Divisor(tiles_along(p.out_h, slices_h, tile.rows * c.h.stride));
+  q.columns = Divisor(tiles_along(p.out_w, slices_w, tile.columns * c.w.stride));
   return q;
 }
 
@@ -259,12 +262,13 @@ CONVT_HOST_DEVICE void load_bias(const LastParams& p, int32_t channel, float (&b
 }
 
 // The outputs of a tile one by one, with inputs outside the tensor left out instead of taken as zeros: zero times a
-// weight that is infinite or NaN would be NaN.
+// weight that is infinite or NaN would be NaN. x and y begin where the slices do.
 template <class S, class Scalar>
-CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, const Scalar* table, const float* bias,
-                                       Scalar* y, int32_t first_row, int32_t first_column) {
-  const int32_t rows = smaller<int32_t>(S::out_rows, p.out_h - first_row);
-  const int32_t columns = smaller<int32_t>(S::out_columns, p.out_w - first_column);
+CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Slice& h, const Slice& w, const Scalar* x,
+                                       const Scalar* table, const float* bias, Scalar* y, int32_t first_row,
+                                       int32_t first_column) {
+  const int32_t rows = smaller<int32_t>(S::out_rows, h.out - first_row);
+  const int32_t columns = smaller<int32_t>(S::out_columns, w.out - first_column);
 #pragma unroll 1
   for (int32_t i = 0; i < rows * columns; ++i) {
     const int32_t r = i / columns, c = i - r * columns;
@@ -274,14 +278,14 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
     for (int k = 0; k < S::V; ++k) sums[k] = 0;
 #pragma unroll 1
     for (int32_t t = u % S::stride_h; t < S::kernel_h; t += S::stride_h) {
-      const int32_t row = first_row / S::stride_h + p.shift_h + (u - t) / S::stride_h;
-      if (row < 0 || row >= p.in_h) continue;
+      const int32_t row = first_row / S::stride_h + h.shift + (u - t) / S::stride_h;
+      if (row < 0 || row >= h.in) continue;
 #pragma unroll 1
       for (int32_t s = v % S::stride_w; s < S::kernel_w; s += S::stride_w) {
-        const int32_t column = first_column / S::stride_w + p.shift_w + (v - s) / S::stride_w;
-        if (column < 0 || column >= p.in_w) continue;
+        const int32_t column = first_column / S::stride_w + w.shift + (v - s) / S::stride_w;
+        if (column < 0 || column >= w.in) continue;
         float values[S::V], weights[S::V];
-        load<S::V>(x + (row * p.x_row_stride + column * p.x_column_stride), values);
+        load<S::V>(x + (row * h.step * p.x_row_stride + column * w.step * p.x_column_stride), values);
         load_table<S::V>(table + (t * S::kernel_w + s) * S::pitch, weights);
 #pragma unroll
         for (int k = 0; k < S::V; ++k) sums[k] += values[k] * weights[k];
@@ -289,7 +293,8 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Scalar* x, con
     }
 #pragma unroll
     for (int k = 0; k < S::V; ++k) sums[k] += bias[k];
-    store<S::V>(y + ((first_row + r) * p.y_row_stride + (first_column + c) * p.y_column_stride), sums);
+    store<S::V>(y + ((first_row + r) * h.step * p.y_row_stride + (first_column + c) * w.step * p.y_column_stride),
+                sums);
   }
 }
 
@@ -310,24 +315,32 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
     uint32_t tile_column = index;
     uint32_t tile_row = p.columns.divide(tile_column);
     const uint32_t n = p.rows.divide(tile_row);
-    const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + lane.channel;
-    Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel;
+    Slice rows = whole_axis(p.in_h, p.out_h, p.shift_h), columns = whole_axis(p.in_w, p.out_w, p.shift_w);
+    if constexpr (S::stride_h == 1) rows = slice_of<S::config.h.padding>(rows, p.slices_h, tile_row);
+    if constexpr (S::stride_w == 1) columns = slice_of<S::config.w.padding>(columns, p.slices_w, tile_column);
+    const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + lane.channel +
+                      (rows.first_in * p.x_row_stride + columns.first_in * p.x_column_stride);
+    Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel +
+                (rows.first_out * p.y_row_stride + columns.first_out * p.y_column_stride);
     const int32_t q_row = static_cast<int32_t>(tile_row) * S::tile.rows;
     const int32_t q_column = static_cast<int32_t>(tile_column) * S::tile.columns;
     const int32_t out_row = q_row * S::stride_h, out_column = q_column * S::stride_w;
-    const int32_t in_row = q_row + p.shift_h + h.first(), in_column = q_column + p.shift_w + w.first();
+    const int32_t in_row = q_row + rows.shift + h.first(), in_column = q_column + columns.shift + w.first();
 
-    const bool edge = in_row < 0 || in_row + S::in_rows > p.in_h || in_column < 0 || in_column + S::in_columns > p.in_w;
+    const bool edge =
+        in_row < 0 || in_row + S::in_rows > rows.in || in_column < 0 || in_column + S::in_columns > columns.in;
     // Weights and offsets are to be found again for each tile, not kept in registers from one to the next.
     const int32_t table_channel = opaque(lane.table_channel);
-    const int32_t x_row_stride = opaque(p.x_row_stride), x_column_stride = opaque(p.x_column_stride);
-    const int32_t y_row_stride = opaque(p.y_row_stride), y_column_stride = opaque(p.y_column_stride);
+    const int32_t x_row_stride = opaque(rows.step * p.x_row_stride),
+                  x_column_stride = opaque(columns.step * p.x_column_stride);
+    const int32_t y_row_stride = opaque(rows.step * p.y_row_stride),
+                  y_column_stride = opaque(columns.step * p.y_column_stride);
     constexpr int bias_part = V < 4 ? V : 4;
     if (edge && spoilt) {
       float bias[V];
 #pragma unroll
       for (int k = 0; k < V; k += bias_part) load_table<bias_part>(biases + table_channel + k, bias + k);
-      exact_last_tile<S>(p, x, table + table_channel, bias, y, out_row, out_column);
+      exact_last_tile<S>(p, rows, columns, x, table + table_channel, bias, y, out_row, out_column);
       continue;
     }
 
@@ -345,16 +358,15 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
         opaque(x + (static_cast<int64_t>(in_row) * x_row_stride + static_cast<int64_t>(in_column) * x_column_stride));
     // Of the output, in bytes: in 32 bits from the tile's first.
     char* y_corner =
-        static_cast<char*>(p.y) + opaque<int64_t>((n * p.y_batch_stride + lane.channel +
-                                                   (out_row * y_row_stride + out_column * y_column_stride)) *
-                                                  static_cast<int64_t>(sizeof(Scalar)));
+        reinterpret_cast<char*>(y) +
+        opaque<int64_t>((out_row * y_row_stride + out_column * y_column_stride) * static_cast<int64_t>(sizeof(Scalar)));
 #pragma unroll
     for (int i = 0; i < S::in_rows; ++i) {
       float row[S::in_columns][V];
 #pragma unroll
       for (int c = 0; c < S::in_columns; ++c) {
-        const bool inside = static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(p.in_h) &&
-                            static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(p.in_w);
+        const bool inside = static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(rows.in) &&
+                            static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(columns.in);
         load_if<V>(inside, corner + (i * x_row_stride + c * x_column_stride), row[c]);
       }
 #pragma unroll
@@ -380,7 +392,7 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
       for (int r = 0; r < S::out_rows; ++r) {
         const int phase = r % S::stride_h;
         const int last = h.taps(phase) > 0 ? r / S::stride_h + h.top(phase) - h.first() : 0;
-        if (last != i || out_row + r >= p.out_h) continue;
+        if (last != i || out_row + r >= rows.out) continue;
 #pragma unroll
         for (int first = 0; first < V; first += bias_part) {
           float bias[bias_part];
@@ -393,7 +405,7 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
         }
 #pragma unroll
         for (int c = 0; c < S::out_columns; ++c) {
-          if (out_column + c >= p.out_w) continue;
+          if (out_column + c >= columns.out) continue;
           const auto offset = static_cast<uint32_t>(r * y_row_stride + c * y_column_stride);
           store<V>(reinterpret_cast<Scalar*>(y_corner + offset * static_cast<uint32_t>(sizeof(Scalar))), sums[r][c]);
         }

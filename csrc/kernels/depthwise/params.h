@@ -91,9 +91,43 @@ struct Params {
   int32_t store_width;       // elements
   uint32_t threads;
   Divisor columns, rows, channels, multiplier;  // tiles of a row and of a column; output channels in all and of a group
+  Divisor slices_h;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
+
+// What a tile sees of an axis: positions of the input and of the output, of which position i is `first + i * step` of
+// the tensor's, and the shift of the input beyond the configuration's padding.
+//
+// If the kernel is dilated by d and the stride is 1, outputs that are d apart are an axis of their own, whose kernel is
+// not dilated: output q * d + r reads inputs (q + m - t) * d + s, where r + padding = m * d + s.
+struct Slice {
+  int32_t in, out, shift;
+  int32_t first_in, first_out, step;
+};
+
+CONVT_HOST_DEVICE Slice whole_axis(int32_t in, int32_t out, int32_t shift) { return {in, out, shift, 0, 0, 1}; }
+
+// Of a tile's number along an axis of stride 1, which becomes that in its slice. Neighbouring tiles are in different
+// slices.
+template <int Padding>
+CONVT_HOST_DEVICE Slice slice_of(const Slice& whole, const Divisor& slices, uint32_t& tile) {
+  Slice slice = whole;
+  if (slices.divisor > 1) {
+    uint32_t first_out = tile;
+    tile = slices.divide(first_out);
+    uint32_t first_in = first_out + static_cast<uint32_t>(whole.shift + Padding);
+    slice.shift = static_cast<int32_t>(slices.divide(first_in)) - Padding;
+    const auto count = [&](int32_t size, uint32_t first) {
+      uint32_t n = static_cast<uint32_t>(size) + (slices.divisor - 1 - first);
+      return static_cast<int32_t>(slices.divide(n));
+    };
+    slice.in = count(whole.in, first_in), slice.out = count(whole.out, first_out);
+    slice.first_in = static_cast<int32_t>(first_in), slice.first_out = static_cast<int32_t>(first_out);
+    slice.step = static_cast<int32_t>(slices.divisor);
+  }
+  return slice;
+}
 
 struct TileCounts {
   int64_t columns, rows;
@@ -101,7 +135,8 @@ struct TileCounts {
 
 inline TileCounts tile_counts(const Config& c, const Problem& p, Access access) {
   const Tile tile = tile_of(c, element_size(p.dtype), access);
-  return {ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride), ceil_div<int64_t>(p.out_h, tile.rows * c.h.stride)};
+  return {ceil_div<int64_t>(p.out_w, tile.columns * c.w.stride),
+          tiles_along(p.out_h, slices_of(p.kernel_h, p.dilation_h), tile.rows * c.h.stride)};
 }
 
 // The widest power of two of elements in which all rows of the result can be stored.
@@ -128,6 +163,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.threads = static_cast<uint32_t>(p.batch * p.out_channels * tiles.rows * tiles.columns);
   q.columns = Divisor(tiles.columns), q.rows = Divisor(tiles.rows);
   q.channels = Divisor(p.out_channels), q.multiplier = Divisor(p.out_channels_per_group());
+  q.slices_h = Divisor(slices_of(p.kernel_h, p.dilation_h));
   return q;
 }
 

@@ -30,7 +30,7 @@ struct Spot {
   const Scalar* w;
   int64_t y_plane;
   uint32_t channel;
-  Place at;
+  Place<S> at;
 
   CONVT_HOST_DEVICE Spot(const Params& p, uint32_t index) {
     uint32_t tile_column = index;
@@ -42,9 +42,7 @@ struct Spot {
     x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + group * p.x_channel_stride;
     w = static_cast<const Scalar*>(p.w) + group * p.w_group_stride + channel_of_group * p.w_channel_stride;
     y_plane = n * p.y_batch_stride + channel * p.y_channel_stride;
-    const auto row = static_cast<int32_t>(tile_row) * S::tile.rows;
-    const auto column = static_cast<int32_t>(tile_column) * S::tile.columns;
-    at = {row * S::stride_h, column * S::stride_w, row + p.shift_h + S::h.first(), column + p.shift_w + S::w.first()};
+    at = Place<S>(p, tile_row, tile_column, x, y_plane);
   }
 };
 
@@ -61,7 +59,7 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
   static_assert(S::widest == S::out_columns, "a thread stores whole rows");
   constexpr Window h = S::h, v = S::w;
   const Spot<S, Scalar> spot(p, index);
-  const Place& at = spot.at;
+  const Place<S>& at = spot.at;
 
   constexpr int taps = S::kernel_h * S::kernel_w, piece = weight_piece(configs[Row], sizeof(Scalar));
   float weights[taps];
@@ -69,12 +67,12 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
   for (int t = 0; t < taps; t += piece) load<piece>(spot.w + t, weights + t);
   const float bias = bias_of<Scalar>(p, spot.channel);
 
-  const Scalar* corner = opaque(spot.x + (static_cast<int64_t>(at.input_row) * p.x_row_stride + at.input_column));
+  const Scalar* corner = opaque(spot.x + (static_cast<int64_t>(at.input_row) * at.x_row(p) + at.input_column));
   char* y = static_cast<char*>(p.y) +
-            opaque<int64_t>((spot.y_plane + (at.row * p.out_w + at.column)) * static_cast<int64_t>(sizeof(Scalar)));
+            opaque<int64_t>((spot.y_plane + (at.row * at.y_row(p) + at.column)) * static_cast<int64_t>(sizeof(Scalar)));
   constexpr int ahead = rows_ahead<S>(resident_blocks(S::config, sizeof(Scalar))) * S::stride_h;
   // Without branches, so that loads are not kept apart.
-  const bool edge = (at.input_row < 0) | (at.input_row + S::in_rows > p.in_h) | (at.input_column < 0) |
+  const bool edge = (at.input_row < 0) | (at.input_row + S::in_rows > at.in(p)) | (at.input_column < 0) |
                     (at.input_column + S::in_columns > p.in_w);
   bool exact = false;
   float window[S::in_rows][S::in_columns];
@@ -84,7 +82,7 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
 #pragma unroll
     for (int i = 0; i < S::in_rows; ++i) {
       if (i > last_input<S>(r + ahead) || (r > 0 && i <= last_input<S>(r + ahead - 1))) continue;
-      load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * p.x_row_stride), at, at.input_row + i, window[i]);
+      load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * at.x_row(p)), at, at.input_row + i, window[i]);
     }
     float sums[S::out_columns];
 #pragma unroll
@@ -105,8 +103,8 @@ CONVT_HOST_DEVICE void compute_rows(const Params& p, uint32_t index) {
     }
 #pragma unroll
     for (int c = 0; c < S::out_columns; ++c) sums[c] += bias;
-    if (at.row + r < p.out_h) {
-      const auto offset = static_cast<uint32_t>(r * p.out_w) * static_cast<uint32_t>(sizeof(Scalar));
+    if (at.row + r < at.out(p)) {
+      const auto offset = static_cast<uint32_t>(r * at.y_row(p)) * static_cast<uint32_t>(sizeof(Scalar));
       store<S::out_columns>(reinterpret_cast<Scalar*>(y + offset), sums);
     }
     // Not before the first loads of the input, which would wait for the weights then. What is stored until then is

@@ -45,19 +45,47 @@ CONVT_HOST_DEVICE constexpr int last_input(int r) {
   return last;
 }
 
+// Where a thread's tile is in its slice, or in the plane if there is one: then it takes no registers to say so.
+template <class S>
 struct Place {
+  static constexpr bool sliced = S::stride_h == 1;
+
   int32_t row, column;              // of the tile's first output
   int32_t input_row, input_column;  // of the first input of its window
+  Slice rows;
+
+  Place() = default;
+  // x and y are moved to the first rows of the slice.
+  template <class X, class Y>
+  CONVT_HOST_DEVICE Place(const Params& p, uint32_t tile_row, uint32_t tile_column, X& x, Y& y) {
+    if constexpr (sliced) {
+      rows = slice_of<S::config.h.padding>(whole_axis(p.in_h, p.out_h, p.shift_h), p.slices_h, tile_row);
+      x += rows.first_in * p.x_row_stride;
+      y += rows.first_out * p.out_w;
+    }
+    const auto q_row = static_cast<int32_t>(tile_row) * S::tile.rows;
+    const auto q_column = static_cast<int32_t>(tile_column) * S::tile.columns;
+    row = q_row * S::stride_h, column = q_column * S::stride_w;
+    input_row = q_row + shift(p) + S::h.first(), input_column = q_column + p.shift_w + S::w.first();
+  }
+
+  CONVT_HOST_DEVICE int32_t in(const Params& p) const { return sliced ? rows.in : p.in_h; }
+  CONVT_HOST_DEVICE int32_t out(const Params& p) const { return sliced ? rows.out : p.out_h; }
+  CONVT_HOST_DEVICE int32_t shift(const Params& p) const { return sliced ? rows.shift : p.shift_h; }
+  CONVT_HOST_DEVICE int32_t x_row(const Params& p) const {
+    return sliced ? rows.step * p.x_row_stride : p.x_row_stride;
+  }
+  CONVT_HOST_DEVICE int32_t y_row(const Params& p) const { return sliced ? rows.step * p.out_w : p.out_w; }
 };
 
 // A row of the window, which starts at `first`. Columns outside the input are zero. A piece is inside or outside as a
 // whole: where pieces are wider than one element, in_w is a multiple of their width.
 template <class S, int I, class Scalar>
-CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Place& at, int32_t row, float* to) {
+CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Place<S>& at, int32_t row, float* to) {
   if constexpr (I < S::in_columns) {
     constexpr int width = S::piece(I);
     const int32_t column = at.input_column + I;
-    const bool inside = static_cast<uint32_t>(row) < static_cast<uint32_t>(p.in_h) &&
+    const bool inside = static_cast<uint32_t>(row) < static_cast<uint32_t>(at.in(p)) &&
                         static_cast<uint32_t>(column) < static_cast<uint32_t>(p.in_w);
     load_if<width>(inside, first + I, to + I);
     load_row<S, I + width>(p, first, at, row, to);
@@ -65,15 +93,15 @@ CONVT_HOST_DEVICE void load_row(const Params& p, const Scalar* first, const Plac
 }
 
 template <class S, int Width, class Scalar>
-CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* first, const Place& at,
+CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* first, const Place<S>& at,
                                   const float (&sums)[S::out_rows][S::out_columns]) {
   if constexpr (Width > 1) {
     if (p.store_width < Width) return store_rows<S, Width / 2>(p, first, at, sums);
   }
 #pragma unroll
   for (int r = 0; r < S::out_rows; ++r) {
-    if (at.row + r >= p.out_h) break;
-    Scalar* row = opaque(first + r * p.out_w);
+    if (at.row + r >= at.out(p)) break;
+    Scalar* row = opaque(first + r * at.y_row(p));
 #pragma unroll
     for (int c = 0; c < S::out_columns; c += Width) {
       if (at.column + c < p.out_w) store<Width>(row + c, sums[r] + c);
@@ -85,8 +113,8 @@ CONVT_HOST_DEVICE void store_rows(const Params& p, Scalar* first, const Place& a
 // that is infinite or NaN would be NaN.
 template <class S, class Scalar>
 CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar* w, float bias, Scalar* y,
-                                  const Place& at) {
-  const int32_t rows = smaller<int32_t>(S::out_rows, p.out_h - at.row);
+                                  const Place<S>& at) {
+  const int32_t rows = smaller<int32_t>(S::out_rows, at.out(p) - at.row);
   const int32_t columns = smaller<int32_t>(S::out_columns, p.out_w - at.column);
 #pragma unroll 1
   for (int32_t i = 0; i < rows * columns; ++i) {
@@ -95,17 +123,17 @@ CONVT_HOST_DEVICE void exact_tile(const Params& p, const Scalar* x, const Scalar
     float sum = 0;
 #pragma unroll 1
     for (int32_t t = u % S::stride_h; t < S::kernel_h; t += S::stride_h) {
-      const int32_t row = at.row / S::stride_h + p.shift_h + (u - t) / S::stride_h;
-      if (row < 0 || row >= p.in_h) continue;
+      const int32_t row = at.row / S::stride_h + at.shift(p) + (u - t) / S::stride_h;
+      if (row < 0 || row >= at.in(p)) continue;
 #pragma unroll 1
       for (int32_t s = v % S::stride_w; s < S::kernel_w; s += S::stride_w) {
         const int32_t column = at.column / S::stride_w + p.shift_w + (v - s) / S::stride_w;
         if (column < 0 || column >= p.in_w) continue;
-        sum += to_float(x[row * p.x_row_stride + column]) * to_float(w[t * S::kernel_w + s]);
+        sum += to_float(x[row * at.x_row(p) + column]) * to_float(w[t * S::kernel_w + s]);
       }
     }
     sum += bias;
-    store<1>(y + ((at.row + r) * p.out_w + at.column + c), &sum);
+    store<1>(y + ((at.row + r) * at.y_row(p) + at.column + c), &sum);
   }
 }
 
@@ -123,10 +151,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
   const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.w_group_stride + channel_of_group * p.w_channel_stride;
   Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + channel * p.y_channel_stride;
 
-  const auto first_row = static_cast<int32_t>(tile_row) * S::tile.rows;
-  const auto first_column = static_cast<int32_t>(tile_column) * S::tile.columns;
-  const Place at{first_row * S::stride_h, first_column * S::stride_w, first_row + p.shift_h + S::h.first(),
-                 first_column + p.shift_w + S::w.first()};
+  const Place<S> at(p, tile_row, tile_column, x, y);
 
   constexpr Window h = S::h, v = S::w;
   float weights[S::kernel_h][S::kernel_w];
@@ -146,12 +171,12 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
   }
 
   // Addresses once a row, not taken apart for each access.
-  const Scalar* corner = opaque(x + (static_cast<int64_t>(at.input_row) * p.x_row_stride + at.input_column));
+  const Scalar* corner = opaque(x + (static_cast<int64_t>(at.input_row) * at.x_row(p) + at.input_column));
   // Input row by input row: each is in registers once, and adds to every output row that it reaches.
 #pragma unroll
   for (int i = 0; i < S::in_rows; ++i) {
     float row[S::in_columns];
-    load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * p.x_row_stride), at, at.input_row + i, row);
+    load_row<S, 0>(p, opaque(corner + static_cast<int64_t>(i) * at.x_row(p)), at, at.input_row + i, row);
 #pragma unroll
     for (int r = 0; r < S::out_rows; ++r) {
       const int j = r / S::stride_h + h.top(r % S::stride_h) - h.first() - i;
@@ -169,7 +194,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
     }
   }
 
-  const bool edge = at.input_row < 0 || at.input_row + S::in_rows > p.in_h || at.input_column < 0 ||
+  const bool edge = at.input_row < 0 || at.input_row + S::in_rows > at.in(p) || at.input_column < 0 ||
                     at.input_column + S::in_columns > p.in_w;
   if (edge) {
     float zero = 0;
@@ -185,7 +210,7 @@ CONVT_HOST_DEVICE void compute_tile(const Params& p, uint32_t index) {
 #pragma unroll
     for (int c = 0; c < S::out_columns; ++c) sums[r][c] += bias;
   }
-  store_rows<S, S::widest>(p, opaque(y + (at.row * p.out_w + at.column)), at, sums);
+  store_rows<S, S::widest>(p, opaque(y + (at.row * at.y_row(p) + at.column)), at, sums);
 }
 
 }  // namespace convt::depthwise

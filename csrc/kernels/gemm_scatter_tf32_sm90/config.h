@@ -22,7 +22,6 @@ struct Config {
 inline constexpr Config configs[] = {
     {"128x64_pingpong", 128, 64, true},
     {"128x128_pingpong", 128, 128, true},
-    {"256x64", 256, 64, false},
     {"256x128", 256, 128, false},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);

@@ -27,12 +27,8 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"128x128", 1, 128, 2, 2},
-    {"64x256", 1, 64, 4, 2},
     {"32x384", 1, 32, 6, 2},
-    {"2x64x128", 2, 64, 2, 2},
     {"2x32x256", 2, 32, 4, 2},
-    {"2x16x384", 2, 16, 6, 2},
     {"subpixel_16x512", 1, 16, 8, 2, true},
     {"subpixel_32x384", 1, 32, 6, 2, true},
     {"subpixel_64x256", 1, 64, 4, 2, true},
@@ -62,7 +58,7 @@ constexpr int32_t tap_bytes(const Config& c, int32_t halves) { return halves * c
 // A block may write its rows of y through shared memory, 8 channels of so many rows of each strip at a time, in two
 // buffers.
 inline constexpr int32_t staged_channels = 8, sector_bytes = 32;
-constexpr int32_t staged_rows(const Config& c) { return c.phases > 1 || c.rows < 3 ? 2 : c.rows % 4 == 0 ? 4 : 3; }
+constexpr int32_t staged_rows(const Config& c) { return c.phases > 1 ? 2 : c.rows % 4 == 0 ? 4 : 3; }
 // Of a row of a channel of strips that lie side by side, which begins in the first 16 bytes; lanes that write two
 // channels at once find other banks.
 constexpr int32_t staged_pitch(const Config& c, int32_t strips, int32_t element_bytes) {

@@ -39,7 +39,6 @@ inline constexpr Config configs[] = {
     {"64x256", 1, 2, 1, 128, 1, true},
     {"64x128", 1, 2, 1, 64, 1, true},
     // Short reductions, whose sums take long to write; and 64 channels.
-    {"64x256_pingpong", 1, 1, 1, 256, 1},
     {"64x128x2_pingpong", 1, 1, 1, 128, 2},
     {"2x64x128_pingpong", 1, 1, 2, 128, 1},
     // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,

@@ -305,18 +305,19 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
     constexpr std::integral_constant<device::Major, device::Major::mn> m_major{};
     constexpr bool may_place = sizeof(Scalar) == 2;
-    if (parts == 1 && p.steps_alike) {
-      if constexpr (parts == 1) {
-        if (may_place && p.weights_in_place) {
-          if constexpr (may_place) multiply_steps(m_major, std::true_type{});
-        } else {
-          multiply_steps(k_major, std::true_type{});
-        }
+    // Without gathering, the steps of one block of rows are alike.
+    constexpr bool always_alike = parts == 1 && !general && config.rows() == 1;
+    const auto multiply_in_place_or_packed = [&](auto alike) {
+      if (may_place && p.weights_in_place) {
+        if constexpr (may_place) multiply_steps(m_major, alike);
+      } else {
+        multiply_steps(k_major, alike);
       }
-    } else if (may_place && p.weights_in_place) {
-      if constexpr (may_place) multiply_steps(m_major, std::false_type{});
+    };
+    if (always_alike || (parts == 1 && p.steps_alike)) {
+      if constexpr (parts == 1) multiply_in_place_or_packed(std::true_type{});
     } else {
-      multiply_steps(k_major, std::false_type{});
+      if constexpr (!always_alike) multiply_in_place_or_packed(std::false_type{});
     }
     // The next tile has the same patch.
     if (!unit_ends) patch.rewind(p.chunks, p.stages);

@@ -22,19 +22,16 @@ struct Config {
 
 inline constexpr Config configs[] = {{"k48", 6},
                                      {"k96", 12},
-                                     {"k192", 24},
                                      {"tile_64x64", 0, 64, 64, 32},
                                      {"tile_64x128", 0, 64, 128, 32},
                                      {"tile_128x128", 0, 128, 128, 16}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// Strict float32 keeps its weights as two TF32 numbers each, and its sums apart from the tensor core's: those of 24
-// steps and of the largest tile do not fit the registers.
-constexpr bool compiled(const Config& c, bool strict) { return !strict || (c.steps <= 12 && c.tile_positions <= 64); }
+// Strict float32 keeps its weights as two TF32 numbers each, and its sums apart from the tensor core's: those of the
+// largest tile do not fit the registers.
+constexpr bool compiled(const Config& c, bool strict) { return !strict || c.tile_positions <= 64; }
 // Warps of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread. A block has at most 12.
-constexpr int32_t resident_warps(int32_t steps, bool strict) {
-  return steps > (strict ? 6 : 12) ? (strict ? 8 : 12) : strict ? 12 : 16;
-}
+constexpr int32_t resident_warps(int32_t steps, bool strict) { return !strict ? 16 : steps > 6 ? 8 : 12; }
 constexpr int32_t most_warps(int32_t steps, bool strict) { return std::min(12, resident_warps(steps, strict)); }
 // 16-bit inputs on their way take twice the registers.
 constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes) {

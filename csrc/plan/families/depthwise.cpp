@@ -51,12 +51,25 @@ std::string shape_refusal(const Config& config, const Problem& p) {
   return !reason.empty() ? reason : mismatch("the width", config.w, p.kernel_w, p.stride_w, p.padding_w);
 }
 
-// Forms tile, rows and last.
-std::string exact_refusal(const Problem& p) {
+// Forms tile, rows and last: an axis of stride 1 is computed slice by slice if its kernel is dilated, but the columns
+// of a plane are read and written in vectors.
+std::string exact_refusal(const Config& config, const Problem& p) {
   if (p.in_channels_per_group() != 1) {
     return "takes 1 input channel a group, not " + number(p.in_channels_per_group());
   }
-  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
+  const int64_t slices_h = depthwise::slices_of(p.kernel_h, p.dilation_h),
+                slices_w = depthwise::slices_of(p.kernel_w, p.dilation_w);
+  if (slices_h != 1 && config.h.stride != 1) return "takes dilation 1 along the height only";
+  if (slices_w != 1 && (config.w.stride != 1 || config.form != Form::last)) {
+    return "takes dilation 1 along the width only";
+  }
+  for (int axis : {2, 3}) {
+    const int64_t slices = axis == 2 ? slices_h : slices_w;
+    const int64_t stride = larger(std::abs(p.x_strides[axis]), std::abs(p.y_strides[axis]));
+    if (slices != 1 && checked_mul(slices, stride) >= image_limit / 8) {
+      return "takes dilated kernels whose taps are less than 2^27 elements apart";
+    }
+  }
   return "";
 }
 
@@ -185,7 +198,8 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
   switch (config.form) {
     case Form::tile:
     case Form::rows: {
-      std::string reason = first_of({exact_refusal, planes_refusal}, p);
+      std::string reason = exact_refusal(config, p);
+      if (reason.empty()) reason = planes_refusal(p);
       if (reason.empty()) reason = shape_refusal(config, p);
       if (!reason.empty()) return reason;
       if (config.form == Form::rows) {
@@ -198,7 +212,8 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       const auto tiles = [&](depthwise::Access access) {
         const depthwise::Tile tile = depthwise::tile_of(config, bytes, access);
         return checked_mul(checked_mul(ceil_div<int64_t>(p.out_w, tile.columns * config.w.stride),
-                                       ceil_div<int64_t>(p.out_h, tile.rows * config.h.stride)),
+                                       depthwise::tiles_along(p.out_h, depthwise::slices_of(p.kernel_h, p.dilation_h),
+                                                              tile.rows * config.h.stride)),
                            checked_mul(p.batch, p.out_channels));
       };
       // Which of them it is depends on pointers too, which only the launch knows.
@@ -206,7 +221,8 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       return reason.empty() ? plan_threads(tiles(depthwise::Access::vectors)) : reason;
     }
     case Form::last: {
-      std::string reason = first_of({exact_refusal, last_refusal}, p);
+      std::string reason = exact_refusal(config, p);
+      if (reason.empty()) reason = last_refusal(p);
       if (reason.empty()) reason = shape_refusal(config, p);
       // What the kernel for any shape refuses: it computes what lies in memory without alignment.
       if (reason.empty()) reason = any_refusal(p);

@@ -22,9 +22,9 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   return reason.empty() ? hopper_refusal(device) : reason;
 }
 
-// Clocks in which a multiprocessor multiplies 64 rows by `width` positions and 32 bytes of channels: the tensor cores'
-// rate, of which wgmma reaches .75, or that at which they read operands from shared memory, 128 bytes a clock.
-double product_clocks(int32_t width) { return std::max(width / 2.0 / 0.75, (2048 + 32.0 * width) / 128); }
+// Clocks in which a multiprocessor multiplies 64 rows by `width` positions and 32 bytes of channels: at so much of the
+// tensor cores' rate, or at that at which they read operands from shared memory, 128 bytes a clock.
+double product_clocks(int32_t width, double rate) { return std::max(width / 2.0 / rate, (2048 + 32.0 * width) / 128); }
 
 // Whether rows, columns and shifts fit the words in which they are kept.
 bool may_gather(const Problem& p, const family::Tables& t) {
@@ -223,9 +223,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double preparation = std::max(packing, bringing) + 0.4 * std::min(packing, bringing);
       const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
       const double chunks = static_cast<double>(n.chunks) / splits;
+      const bool ieee = mode == Mode::ieee;
       double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
-                        product_clocks(config.width) * clock;
-      if (mode == Mode::ieee) {
+                        product_clocks(config.width, ieee ? 0.9 : 0.75) * clock;
+      if (ieee) {
         // Three products of the parts. A warpgroup's sums leave after each step, while the other one multiplies.
         multiply *= 3;
         multiply = std::max(multiply, multiply / 2 + chunks * steps * (config.accumulators() + 200) * clock);
@@ -234,7 +235,12 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       }
       // What a step takes beside its products, and a patch.
       const double patches = gathers ? chunks * steps : chunks / static_cast<double>(reuse);
-      const double overhead = (chunks * steps * (gathers ? 550 : 310) + patches * 150) * clock;
+      const double overhead = (chunks * steps *
+                                   (gathers ? 550
+                                    : ieee  ? 420
+                                            : 310) +
+                               patches * (ieee ? 200 : 150)) *
+                              clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double bytes_read =
           patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
@@ -258,13 +264,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double mean = std::max(multiply + overhead, load) + of_block * blocks_in_place * clock;
       const bool in_turn = family::multiplies_in_turn(shared, t, tile, n);
       // The kernel for boxes of x and y alone has fewer instructions to wait for, in each tile and at first.
-      const bool boxes_alone = writes_boxes && innermost && !tile.rows_in_boxes && splits == 1 && mode != Mode::ieee &&
+      const bool boxes_alone = writes_boxes && innermost && !tile.rows_in_boxes && splits == 1 && !ieee &&
                                !(mode == Mode::tf32 && tile.weights_in_place);
       // But of few products of 16-bit types a tile waits for each step.
       const bool brief = element == 2 && (products_of_chunk <= 2 || chunks * steps <= 1);
       const bool quick = boxes_alone && !brief;
       // Warps that split x into its parts share the memory with the products.
-      const double shares = mode == Mode::ieee && innermost && !tile.channels_last ? 1.05 : 1;
+      const double shares = ieee && innermost && !tile.channels_last ? 1.05 : 1;
       const auto seconds_if = [&](double uneven) {
         const double main = uneven * mean, both = main + store;
         const double turn = in_turn ? std::max(main, (quick ? 0.89 : 0.9) * both)
