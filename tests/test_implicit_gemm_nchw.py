@@ -31,7 +31,7 @@ POSE = Problem(4, 256, 64, (32, 24), (4, 4), (2, 2), (1, 1))
 FEW_CHANNELS = Problem(1, 162, 16, (64, 128), (4, 4), (2, 2), (1, 1))
 ODD = Problem(1, 90, 45, (65, 81), (7, 5), (2, 2), (3, 2))  # rows of x that begin anywhere
 STRIDE_4 = Problem(1, 64, 64, (60, 60), (8, 8), (4, 4), (2, 2))
-DILATED = Problem(2, 64, 32, (32, 64), (3, 3), (1, 1), (4, 4), dilation=(4, 4))
+DILATED = Problem(2, 64, 32, (32, 64), (3, 3), (1, 1), (2, 2), dilation=(2, 2))
 REAL = [SQUARE, WIDE, CYCLEGAN, POSE, FEW_CHANNELS, ODD, STRIDE_4, DILATED]
 
 

@@ -26,6 +26,10 @@ constexpr int32_t pixel_tiles(const Config& c, int64_t element_bytes, bool stric
 }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
+// Whether 16 output channels are the rows of a product, and input columns its columns, so that a lane has outputs that
+// are neighbours in a plane.
+constexpr bool channel_rows(bool x_pixels, int32_t tiles) { return x_pixels && tiles == 2; }
+
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
 inline constexpr int32_t block = 32 * warps;
 inline constexpr int32_t line_bytes = 128;
@@ -41,6 +45,7 @@ inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
+inline constexpr int32_t most_planes = 32;     // of a block that has several groups
 
 // Strict float32 multiplies three bfloat16 parts of every element, whose sum it is.
 constexpr int32_t parts_of_word(bool strict) { return strict ? 3 : 1; }
@@ -140,9 +145,13 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t columns = ceil_div<int64_t>(std::min<int64_t>(t.strip_columns, p.out_w), p.stride_w);
   t.unit_columns = static_cast<int32_t>(ceil_div<int64_t>(columns, pixels));
   t.units = static_cast<int32_t>(int64_t{t.unit_columns} * t.rows * t.block_groups * (t.block_tiles / c.tiles));
-  // Neighbouring channels start 4 banks apart.
+  // Neighbouring channels start 4 banks apart, or 4 pieces if lanes have those of channels, see stage_rows().
   const int64_t plane_words = pixels * p.stride_w * bytes / 4;
-  t.stage_pitch = static_cast<int32_t>((round_up(plane_words - 4, 16) + 4) * 4 / bytes);
+  const int64_t piece_words = (p.stride_w == 2 ? 4 : 2) * bytes / 4;
+  t.stage_pitch = static_cast<int32_t>((channel_rows(t.x_pixels, c.tiles)
+                                            ? round_up(plane_words - 4 * piece_words, 32) + 4 * piece_words
+                                            : round_up(plane_words - 4, 16) + 4) *
+                                       4 / bytes);
   t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
   if (!t.staged) t.stage_bytes = 0;
   const int64_t busy = busy_phases(w, p.stride_w);
@@ -350,14 +359,13 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
   Tiling t = start(p), best{};
   double best_seconds = 0;
   bool found = false;
-  // Planes share nothing but the input; pixels of several groups fill a line together.
+  // Pixels of several groups fill a line together. Planes of several groups share what a block takes to begin.
   const int64_t line = line_bytes / element_size(p.dtype);
-  int64_t groups = 1, tiles = std::min<int64_t>(t.group_tiles, 8);
-  if (!t.y_pixels) {
-    tiles = t.group_tiles;
-    while (groups < p.groups && groups * cout < 2 * line) groups *= 2;
-    groups = std::min(groups, p.groups);
-  }
+  const int64_t together = t.y_pixels ? most_planes : 2 * line;
+  int64_t groups = 1;
+  const int64_t tiles = t.y_pixels ? std::min<int64_t>(t.group_tiles, 8) : t.group_tiles;
+  while (groups < p.groups && (t.y_pixels ? 2 * groups * cout <= together : groups * cout < together)) groups *= 2;
+  groups = std::min(groups, p.groups);
   const int64_t most_strips = ceil_div<int64_t>(p.out_w, pixels * p.stride_w);
   for (const bool staged : {true, false}) {
     if (staged ? !t.y_pixels : found) continue;  // planes from registers only if there is no room
