@@ -58,11 +58,12 @@ Problem problem(DataType dtype, Precision precision) {
 }
 
 // How often a way to cut a problem was met.
-int64_t met[8];
+int64_t met[9];
 void count(const grouped::Tiling& t) {
-  const bool ways[] = {t.staged,   t.y_pixels && !t.staged, t.blanks,    t.strips > 1, t.block_groups > 1,
+  const bool groups = t.block_groups > 1;
+  const bool ways[] = {t.staged,   t.y_pixels && !t.staged, t.blanks,    t.strips > 1, groups && t.y_pixels, groups,
                        t.rows > 1, t.chunk_rows > t.rows,   t.blank_rows};
-  for (int i = 0; i < 8; ++i) met[i] += ways[i];
+  for (int i = 0; i < 9; ++i) met[i] += ways[i];
 }
 
 std::string line(const Problem& p) {
@@ -239,7 +240,10 @@ int main(int argc, char** argv) {
       return 1;
     }
   }
-  std::printf("%d problems; staged, planes from registers, blanks, strips, groups, rows, steps, blank rows:", problems);
+  std::printf(
+      "%d problems; staged, planes from registers, blanks, strips, groups of planes, groups, rows, steps, blank "
+      "rows:",
+      problems);
   for (int64_t n : convt::met) std::printf(" %d", static_cast<int>(n));
   std::printf("\n");
   return 0;

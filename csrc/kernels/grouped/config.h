@@ -264,7 +264,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows, const Slower& on_device) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   // Instructions that an SM issues in a cycle, and cycles of a warp for each of its own.
-  constexpr double rate = 4, cycles = 2.66;
+  constexpr double rate = 4, cycles = 4.02;
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
@@ -274,9 +274,10 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double present = std::min(std::ceil(blocks / multiprocessors), resident);
 
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
+  const bool rows = channel_rows(t.x_pixels, c.tiles);
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
   const double entry = 27.5 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
-  const double tap = 1 + c.tiles + fragments * (strict(p) ? 9 : 1);
+  const double tap = 1 + c.tiles + fragments * (strict(p) ? 4.65 : 1);
   const double kernel_row =
       12 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   const double busy = static_cast<double>(busy_phases(h, p.stride_h)) / static_cast<double>(p.stride_h);
@@ -288,22 +289,22 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
   // Lanes store a plane's outputs in rounds.
   const int64_t plane = 16 * pixels * p.stride_w, round = (plane <= 16 * width ? 16 : 32) * width;
-  const double copies = 1 + 4 * static_cast<double>(round_up(plane, round)) / static_cast<double>(plane * width);
+  const double copies = 1 + 2.2 * static_cast<double>(round_up(plane, round)) / static_cast<double>(plane * width);
   // A warp whose tiles have more channels than are left of a pixel stores them one by one.
   const bool partial = !t.y_pixels && p.out_channels_per_group() % (8 * c.tiles) != 0;
   const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0 : 0.7)
                        : partial                  ? 21
                        : t.y_pixels || bytes == 2 ? 2.35
                                                   : 7.44;
-  const double work =
-      18 + t.batches * (102 + 16.5 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+  const double work = 18 + t.batches * (102 + (rows ? 19 : 4.1) * most_residues * fragments) +
+                      kernel_rows * kernel_row + outputs * store;
   const double bare = t.y_pixels ? 4 + 1.66 * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
 
   // Of a warp and a block's chunk.
   const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
-  const double planes = t.staged ? 2.8 * t.block_channels : 0;
+  const double planes = t.staged ? 5.1 * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words =
       static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) * (strict(p) ? 2 : 1);
@@ -316,9 +317,9 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
   // fewer columns and more channels wait longer for their own instructions.
   const double issued = steps * (warps * (84 + planes) + t.units * unit) + warps * loads;
-  const double longer = t.staged && c.tiles > 1 ? (strict(p) ? 1.62 : 1.1) : 1;
-  const double alone = steps * (282 + cycles * longer * (84 + planes + rounds * unit)) + cycles * loads;
-  const double begin = 9510 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
+  const double longer = !t.staged || c.tiles == 1 ? 1 : strict(p) ? (rows ? 1.33 : 1.77) : rows ? 0.92 : 1.2;
+  const double alone = steps * (70 + cycles * longer * (84 + planes + rounds * unit)) + cycles * loads;
+  const double begin = 6920 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
   const double compute =
       waves * (begin + steps * waits + std::hypot(present * issued / rate, alone)) / clock * on_device.compute;
 
@@ -340,12 +341,12 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double begun =
       writers * t.block_channels * t.rows * static_cast<double>(std::min<int64_t>(t.strip_columns, p.out_w)) * bytes;
   const double places = t.y_pixels ? writers * t.block_channels : 0;
-  const double slower = (narrow ? 3.4 : 1) * (shared_lines || cut_lines ? 1.34 : 1) * (cut_vectors ? 1.09 : 1) *
-                        (1 + begun / 219e6) * (1 + places / 42.7e3);
+  const double slower = (narrow ? 3.4 : 1) * (shared_lines || cut_lines ? 1.58 : 1) * (cut_vectors ? 0.68 : 1) *
+                        (1 + begun / 191e6) * (1 + places / 12.7e3);
   // Fewer SMs than these do not copy at the full rate.
-  const double memory = (x + y * slower) / 4.38e12 * on_device.memory / std::min(1.0, blocks / (0.8 * multiprocessors));
+  const double memory = (x + y * slower) / 5.51e12 * on_device.memory / std::min(1.0, blocks / (0.8 * multiprocessors));
   const double more = std::max(memory, compute), less = std::min(memory, compute);
-  return more * (1 + 0.226 * std::pow(less / more, 5)) + 6e-6;
+  return more * (1 + 0.394 * std::pow(less / more, 4.74)) + 1.5e-6;
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,
