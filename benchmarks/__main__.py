@@ -219,7 +219,16 @@ def show_ceilings(ceilings):
 
 def recorded_command(argv):
     """The command without folders, which mean nothing elsewhere."""
-    kept = [a for a, before in zip(argv, ["", *argv], strict=False) if "--output" not in (a.split("=")[0], before)]
+
+    def names_a_folder(argument):
+        name = argument.split("=")[0]
+        return name.startswith("--ou") and "--output".startswith(name)  # argparse takes what is short of it too
+
+    kept = [
+        a
+        for a, before in zip(argv, ["", *argv], strict=False)
+        if not names_a_folder(a) and ("=" in before or not names_a_folder(before))
+    ]
     return shlex.join(["python", "-m", "benchmarks", *kept])
 
 

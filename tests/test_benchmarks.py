@@ -590,6 +590,8 @@ def test_the_record_keeps_no_folder():
     text = command_line.recorded_command(["--only", "kb*", "--output", "/some/where", "--op", "forward"])
     assert text == "python -m benchmarks --only 'kb*' --op forward"
     assert command_line.recorded_command(["--quick", "--output=/some/where"]) == "python -m benchmarks --quick"
+    for short in (["--out", "/some/where"], ["--ou=/some/where"]):
+        assert command_line.recorded_command([*short, "--only", "kb57"]) == "python -m benchmarks --only kb57"
 
 
 # On a GPU
