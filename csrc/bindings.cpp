@@ -250,6 +250,7 @@ void bind(py::module_& m) {
       .def_readonly("channel_groups", &GemmTile::channel_groups)
       .def_readonly("splits", &GemmTile::splits)
       .def_readonly("stacked_rows", &GemmTile::stacked_rows)
+      .def_readonly("piece_rows", &GemmTile::piece_rows)
       .def_readonly("reuse", &GemmTile::reuse)
       .def_readonly("rows_in_boxes", &GemmTile::rows_in_boxes)
       .def_readonly("channels_last", &GemmTile::channels_last)

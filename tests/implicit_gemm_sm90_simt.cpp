@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "kernels/implicit_gemm_sm90/channels_last.cuh"
@@ -19,19 +20,15 @@ namespace {
 namespace family = implicit_gemm_sm90;
 using implicit_gemm::Mode;
 
+using family::Variant;
+
 template <Mode mode>
-void launch_row(int32_t row, const family::Launch& launch) {
+void launch_row(int32_t row, Variant variant, const family::Launch& launch) {
   visit_row<family::config_count>(row, [&]<int Row>() {
-    if constexpr (family::has_mode(family::configs[Row], mode)) {
-      using family::Variant;
-      // The general one does what all of them do.
-      const Variant variant =
-          pick(0, 3) == 0 ? Variant::general : family::variant_of(launch.params, family::configs[Row], mode);
-      family::with_variant<mode, Row>(variant, [&](auto constant) {
-        simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
-                     [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); });
-      });
-    }
+    family::with_variant<mode, Row>(variant, [&](auto constant) {
+      simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
+                   [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); });
+    });
   });
 }
 
@@ -53,7 +50,7 @@ bool run(DataType dtype, Precision precision) {
     std::string configuration;
     try {
       const family::Config& config = family::configs[pick(0, family::config_count - 1)];
-      configuration = "implicit_gemm_sm90/" + family::name_of(config, family::sources[pick(0, 2)]);
+      configuration = "implicit_gemm_sm90/" + family::name_of(config, family::ways[pick(0, family::way_count - 1)]);
       plan = make_forced_plan(p, *find_device("h200"), configuration);
     } catch (const std::invalid_argument&) {
       continue;
@@ -120,6 +117,10 @@ bool run(DataType dtype, Precision precision) {
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
+    std::optional<Variant> variant = family::variant_of(launch.params, config, mode);
+    // The general one does what all of them do.
+    if (pick(0, 3) == 0 && family::has_variant(config, mode, Variant::general)) variant = Variant::general;
+    if (!variant) continue;
     if (launch.params.channels_last) {
       if (!launch.x_map.valid()) continue;
       simt::launch(dim3(launch.channels_last_grid), dim3(family::channels_last_threads),
@@ -143,7 +144,7 @@ bool run(DataType dtype, Precision precision) {
     for (int32_t i = 0; i < family::y_map_count(launch.params); ++i) {
       launch.params.y_maps[i] = device::make_tensor_map(launch.y_maps[i]);
     }
-    launch_row<mode>(plan.configuration, launch);
+    launch_row<mode>(plan.configuration, *variant, launch);
     const GemmTile& t = plan.tile;
     const std::string what =
         configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
@@ -156,9 +157,9 @@ bool run(DataType dtype, Precision precision) {
         (!launch.params.store_boxes         ? ""
          : launch.params.channels_innermost ? ", stores boxes"
                                             : ", stores boxes of rows") +
-        ", variant " + std::to_string(static_cast<int>(family::variant_of(launch.params, config, mode))) +
-        (shape.weights_in_place ? " in place" : "") + (p.bias_period > 0 ? ", folded" : "") + ", reuse " +
-        std::to_string(t.reuse) + ", splits " + std::to_string(t.splits);
+        ", variant " + std::to_string(static_cast<int>(*variant)) + (shape.weights_in_place ? " in place" : "") +
+        (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
+        std::to_string(t.splits);
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto rounded = [](bool by_engine) -> float (*)(float) {

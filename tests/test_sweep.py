@@ -255,7 +255,7 @@ def test_a_failure_is_a_row_and_the_others_go_on(tmp_path, forces):
 
 
 def test_a_lost_context_ends_the_sweep_and_resume_goes_on_without_the_configuration(tmp_path, forces):
-    name = "implicit_gemm_sm80/64x256"
+    name = "implicit_gemm_sm80/64x64"
     some = {"precisions": ("tf32", "fp16"), "layouts": ("nchw",)}
     with pytest.raises(runner.ContextLost, match="an illegal memory access"):
         run(tmp_path, [DENSE, BY_NAME["strided"]], Watching(forces, bad=(name,), fatal=True), **some)

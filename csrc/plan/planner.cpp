@@ -40,7 +40,7 @@ std::vector<std::string> names_of() {
 std::vector<std::string> names_of_implicit_gemm_sm90() {
   std::vector<std::string> names;
   for (const auto& config : implicit_gemm_sm90::configs) {
-    for (const auto source : implicit_gemm_sm90::sources) names.push_back(implicit_gemm_sm90::name_of(config, source));
+    for (const auto way : implicit_gemm_sm90::ways) names.push_back(implicit_gemm_sm90::name_of(config, way));
   }
   return names;
 }

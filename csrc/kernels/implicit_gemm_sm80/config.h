@@ -15,7 +15,8 @@ using namespace implicit_gemm;
 struct Config {
   const char* name;
   int32_t warps_m, warps_n, m_blocks, n_blocks;
-  int32_t resident;  // blocks an SM that the registers must allow, where sums live once
+  int32_t resident;     // blocks an SM that the registers must allow, where sums live once
+  bool hopper = false;  // in the code for sm_90a, too, in TF32 and 16 bits
 
   constexpr int32_t threads() const { return 32 * warps_m * warps_n; }
   constexpr int32_t rows() const { return warps_m * m_blocks; }               // blocks of 16
@@ -33,7 +34,7 @@ inline constexpr Config configs[] = {
     {"32x256", 1, 4, 2, 8, 3},
     // Small problems: more blocks, bound by shared memory.
     {"64x128", 1, 4, 4, 4, 3},
-    {"64x64", 2, 2, 2, 4, 4},
+    {"64x64", 2, 2, 2, 4, 4, true},
     {"16x256", 1, 4, 1, 8, 4},
     // Strict float32 with few steps a chunk (k = s): reading and splitting the patch is most of the work, and is shared
     // by twice as many channels.
@@ -54,6 +55,10 @@ constexpr bool fits_registers(const Config& c, Mode m) {
 constexpr int32_t resident_blocks(const Config& c, Mode m) {
   return m != Mode::ieee ? c.resident : c.accumulators() >= 64 ? 256 / c.threads() : 3;
 }
+
+// The code for sm_90a has other families for TF32 and 16 bits, and of this one what takes least shared memory, for
+// layers that those refuse.
+constexpr bool in_hopper_code(const Config& c, Mode m) { return m == Mode::ieee || c.hopper; }
 
 inline constexpr int32_t most_groups = 4;                     // fragments of channels in a chunk
 inline constexpr int32_t fewest_stages = 2, most_stages = 4;  // of the patch

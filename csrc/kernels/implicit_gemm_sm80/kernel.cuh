@@ -195,8 +195,7 @@ CONVT_DEVICE Place place_again(const Params& p) {
 }
 
 template <Mode mode, int Row>
-__global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
-    implicit_gemm_kernel(const __grid_constant__ Params p) {
+CONVT_DEVICE void compute_tile(const Params& p) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int threads = config.threads(), blocks = config.m_blocks, columns = config.n_blocks;
@@ -535,6 +534,16 @@ __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(config
     __syncthreads();
     correct_edges<mode, Row>(p, at);
   }
+}
+
+template <Mode mode, int Row>
+__global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
+    implicit_gemm_kernel(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (in_hopper_code(configs[Row], mode)) compute_tile<mode, Row>(p);
+#else
+  compute_tile<mode, Row>(p);
+#endif
 }
 
 }  // namespace convt::implicit_gemm_sm80

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "../implicit_gemm/mode.h"
@@ -11,13 +12,25 @@ namespace convt::implicit_gemm_sm90 {
 
 using namespace implicit_gemm;
 
+// Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
+// the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
+// and y is written as boxes or by threads, in channels_last, or as rows.
+enum class Variant { general, boxes, channels, rows };
+
+// Sets of variants. What is missing of a configuration is what hardly any layer of the sweep needs: it takes a layer
+// another way then, or another configuration does.
+using Variants = uint32_t;
+constexpr Variants set_of(Variant v) { return 1u << static_cast<uint32_t>(v); }
+inline constexpr Variants with_general = set_of(Variant::general), with_boxes = set_of(Variant::boxes),
+                          with_channels = set_of(Variant::channels), with_rows = set_of(Variant::rows);
+
 // Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
 // positions each. Or they take a block's tiles in turn (ping-pong), if a tile is one warpgroup's: one multiplies while
 // the other writes. The producers are a warpgroup: a warp that copies weights and three that bring the patch.
 struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
-  bool ieee_alone = false;  // takes float32 without TF32 alone
+  Variants tf32 = 0, half = 0;  // that are compiled for TF32 and for 16-bit types
 
   constexpr bool alternate() const { return groups_m * groups_n == 1; }
   constexpr int32_t tile_threads() const { return 128 * groups_m * groups_n; }      // that multiply a tile
@@ -28,42 +41,65 @@ struct Config {
 
 inline constexpr Config configs[] = {
     // 128 channels, one row of 256 positions or 8 columns of 32 rows. Both warpgroups read the same patch.
-    {"128x256", 2, 1, 1, 256, 1},
+    {"128x256", 2, 1, 1, 256, 1, with_general, with_general},
     // Two phases of 64 channels in a warpgroup, so that it writes both phases of a column.
-    {"2x64x256", 1, 2, 2, 128, 1},
-    {"2x64x128", 1, 2, 2, 64, 1},
+    {"2x64x256", 1, 2, 2, 128, 1, with_general | with_rows, with_rows},
+    {"2x64x128", 1, 2, 2, 64, 1, with_general | with_channels | with_rows, with_boxes | with_rows},
     // Few positions.
-    {"128x64", 2, 1, 1, 64, 1},
+    {"128x64", 2, 1, 1, 64, 1, with_general | with_boxes, with_general | with_boxes | with_channels | with_rows},
     // float32 without TF32, which needs as many registers again: 128 or 64 channels.
-    {"128x128", 2, 1, 1, 128, 1, true},
-    {"64x256", 1, 2, 1, 128, 1, true},
-    {"64x128", 1, 2, 1, 64, 1, true},
+    {"128x128", 2, 1, 1, 128, 1},
+    {"64x256", 1, 2, 1, 128, 1},
+    {"64x128", 1, 2, 1, 64, 1},
     // Short reductions, whose sums take long to write; and 64 channels.
-    {"64x128x2_pingpong", 1, 1, 1, 128, 2},
-    {"2x64x128_pingpong", 1, 1, 2, 128, 1},
+    {"64x128x2_pingpong", 1, 1, 1, 128, 2, with_general | with_boxes | with_channels | with_rows,
+     with_general | with_boxes | with_channels | with_rows},
+    {"2x64x128_pingpong", 1, 1, 2, 128, 1, with_channels | with_rows,
+     with_general | with_boxes | with_channels | with_rows},
     // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,
     // 260), 12 and 9.
-    {"64x136x2_pingpong", 1, 1, 1, 136, 2},
-    {"2x64x136_pingpong", 1, 1, 2, 136, 1},
-    {"64x96x2_pingpong", 1, 1, 1, 96, 2},
-    {"64x72x2_pingpong", 1, 1, 1, 72, 2},
+    {"64x136x2_pingpong", 1, 1, 1, 136, 2, with_channels | with_rows, with_channels | with_rows},
+    {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows},
+    {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels, with_general | with_channels},
+    {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows, with_channels | with_rows},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
 // Rows of y whose channels share a block: each is a warp's 16 channels, at least.
 inline constexpr int32_t most_stacked = 4;
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// How a tile gets x. The planner has a candidate of each, because what is between them is measured better than it is
-// modelled.
+// How a tile gets x.
 enum class Source {
   direct,  // from where it is: boxes of the copy engine if channels are innermost, or else what threads copy
   rows,    // boxes of its rows, which warps transpose
   copy,    // from a copy in channels_last in the workspace
 };
-inline constexpr Source sources[] = {Source::direct, Source::rows, Source::copy};
+// What of an image the positions of a product are.
+enum class Form {
+  lines,     // of one row
+  squares,   // of as many rows of 8 as there are
+  gathered,  // all of them, one row after the other, of small images: inputs are gathered, a tap is no shift
+};
+// The planner has a candidate of each of these, because what is between them is measured better than it is modelled.
+struct Way {
+  Source source;
+  Form form;
+};
+inline constexpr Way ways[] = {
+    {Source::direct, Form::lines}, {Source::direct, Form::squares}, {Source::direct, Form::gathered},
+    {Source::rows, Form::lines},   {Source::rows, Form::squares},  // boxes of rows have no single positions
+    {Source::copy, Form::lines},   {Source::copy, Form::squares},   {Source::copy, Form::gathered},
+};
+inline constexpr int32_t way_count = sizeof(ways) / sizeof(ways[0]);
 
-inline std::string name_of(const Config& c, Source source) {
-  return std::string(c.name) + (source == Source::direct ? "" : source == Source::rows ? "+rows" : "+copy");
+inline std::string name_of(const Config& c, Way way) {
+  return std::string(c.name) +
+         (way.form == Form::lines     ? ""
+          : way.form == Form::squares ? "+squares"
+                                      : "+gathered") +
+         (way.source == Source::direct ? ""
+          : way.source == Source::rows ? "+rows"
+                                       : "+copy");
 }
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
@@ -128,17 +164,30 @@ constexpr int32_t parts_of(Mode m) { return m == Mode::ieee ? 2 : 1; }
 // A stage of both parts is twice as large, and keeps the tensor cores busy three times as long.
 constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3; }
 
-// Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
-// the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
-// and y is written as boxes or by threads, in channels_last, or as rows.
-enum class Variant { general, boxes, channels, rows };
-constexpr bool has_variant(const Config& c, Mode m, Variant v) {
-  if (v == Variant::general) return true;
-  return parts_of(m) == 1 && (v != Variant::boxes || has_store_boxes(c, m == Mode::tf32 ? 4 : 2));
-}
-
 // float32 without TF32 sums up a step in registers of its own.
 constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
-constexpr bool has_mode(const Config& c, Mode m) { return fits_registers(c, m) && (m == Mode::ieee || !c.ieee_alone); }
+constexpr bool has_variant(const Config& c, Mode m, Variant v) {
+  if (m == Mode::ieee) return v == Variant::general && fits_registers(c, m);
+  return ((m == Mode::tf32 ? c.tf32 : c.half) & set_of(v)) != 0;
+}
+constexpr bool has_mode(const Config& c, Mode m) {
+  return m == Mode::ieee ? has_variant(c, m, Variant::general) : (m == Mode::tf32 ? c.tf32 : c.half) != 0;
+}
+
+// What decides it: how a tile gets x and how y is written.
+struct Needs {
+  bool x_boxes, x_rows;    // the copy engine brings x; and that as boxes of its rows
+  bool special;            // inputs are gathered, sums are split, or threads transpose weights
+  bool y_boxes, y_pixels;  // the copy engine writes y; whose channels are innermost
+};
+// The one that does what is needed with the fewest instructions; none if no one is compiled.
+constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Needs& n) {
+  if (n.x_boxes && !n.special && !(n.y_pixels && n.x_rows)) {
+    const Variant v = !n.y_pixels ? Variant::rows : n.y_boxes ? Variant::boxes : Variant::channels;
+    if (has_variant(c, m, v)) return v;
+  }
+  if (has_variant(c, m, Variant::general)) return Variant::general;
+  return std::nullopt;
+}
 
 }  // namespace convt::implicit_gemm_sm90

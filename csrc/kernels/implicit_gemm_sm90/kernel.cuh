@@ -56,22 +56,18 @@ CONVT_DEVICE void prefetch(const void* operand, const Prefetch& q) {
   }
 }
 
-// Calls f with the variant as a constant.
+// Calls f with the variant as a constant, if it is compiled.
 template <Mode mode, int Row, class F>
-auto with_variant(Variant variant, const F& f) {
-  constexpr std::integral_constant<Variant, Variant::boxes> boxes{};
-  constexpr std::integral_constant<Variant, Variant::channels> channels{};
-  constexpr std::integral_constant<Variant, Variant::rows> rows{};
-  if constexpr (has_variant(configs[Row], mode, boxes)) {
-    if (variant == boxes) return f(boxes);
-  }
-  if constexpr (has_variant(configs[Row], mode, channels)) {
-    if (variant == channels) return f(channels);
-  }
-  if constexpr (has_variant(configs[Row], mode, rows)) {
-    if (variant == rows) return f(rows);
-  }
-  return f(std::integral_constant<Variant, Variant::general>{});
+void with_variant(Variant variant, const F& f) {
+  const auto if_it_is = [&](auto v) {
+    if constexpr (has_variant(configs[Row], mode, v)) {
+      if (variant == v) f(v);
+    }
+  };
+  if_it_is(std::integral_constant<Variant, Variant::general>{});
+  if_it_is(std::integral_constant<Variant, Variant::boxes>{});
+  if_it_is(std::integral_constant<Variant, Variant::channels>{});
+  if_it_is(std::integral_constant<Variant, Variant::rows>{});
 }
 
 template <Mode mode, int Row, Variant variant>

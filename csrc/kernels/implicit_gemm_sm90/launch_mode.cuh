@@ -28,13 +28,11 @@ cudaError_t launch_variant(const Launch& launch, cudaStream_t stream) {
 
 template <Mode mode, int Row>
 cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
-  if constexpr (has_mode(configs[Row], mode)) {
-    return with_variant<mode, Row>(variant_of(launch.params, configs[Row], mode), [&](auto variant) {
-      return launch_variant<mode, Row, decltype(variant)::value>(launch, stream);
-    });
-  } else {
-    return cudaErrorInvalidConfiguration;
+  cudaError_t error = cudaErrorInvalidConfiguration;
+  if (const auto variant = variant_of(launch.params, configs[Row], mode)) {
+    with_variant<mode, Row>(*variant, [&](auto v) { error = launch_variant<mode, Row, v>(launch, stream); });
   }
+  return error;
 }
 
 template <Mode mode>

@@ -67,13 +67,11 @@ CONVT_HOST_DEVICE constexpr int32_t y_map_count(const Params& p) {
   return !p.store_boxes ? 0 : p.channels_innermost ? p.v.stride : 1;
 }
 
-// The kernel for a launch.
-inline Variant variant_of(const Params& p, const Config& c, Mode mode) {
+// The kernel for a launch, if it is compiled.
+inline std::optional<Variant> variant_of(const Params& p, const Config& c, Mode mode) {
   // Two warps transpose weights of TF32.
-  if (!p.copy_boxes || p.gather || p.splits > 1 || (mode == Mode::tf32 && p.weights_in_place)) return Variant::general;
-  if (!p.channels_innermost) return has_variant(c, mode, Variant::rows) ? Variant::rows : Variant::general;
-  const Variant v = p.rows_in_boxes ? Variant::general : p.store_boxes ? Variant::boxes : Variant::channels;
-  return has_variant(c, mode, v) ? v : Variant::general;
+  const bool special = p.gather || p.splits > 1 || (mode == Mode::tf32 && p.weights_in_place);
+  return variant_for(c, mode, {p.copy_boxes, p.rows_in_boxes, special, p.store_boxes, p.channels_innermost});
 }
 
 // Where unit `u` of a row of 128 bytes is: of a pixel of a region or a position, or of a block of weights.

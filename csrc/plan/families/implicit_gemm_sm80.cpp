@@ -174,6 +174,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
                       ? "has no registers for promoted sums, which float32 without TF32 needs"
                       : "is for float32 without TF32");
   }
+  if (hopper_refusal(device).empty() && !family::in_hopper_code(config, family::mode_of(p))) {
+    return refuse(Algorithm::implicit_gemm_sm80, config.name, "is not in the code for sm_90a");
+  }
   Choice best;
   std::string why = "needs more shared memory than a block has";
   const auto rows = static_cast<int32_t>(ceil_div(p.out_h, p.stride_h));

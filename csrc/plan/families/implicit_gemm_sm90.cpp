@@ -13,7 +13,9 @@ namespace {
 
 namespace family = implicit_gemm_sm90;
 using family::Config;
+using family::Form;
 using family::Source;
+using family::Way;
 using implicit_gemm::Fill;
 using implicit_gemm::Mode;
 
@@ -121,6 +123,12 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
   const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
   if (tile.channels_last && !innermost) return;
+  const bool y_innermost = family::channels_innermost(p), y_boxes = family::stores_boxes(config, p, nullptr, t, tile);
+  const auto compiled = [&](int32_t splits) {
+    const bool special = gathers || splits > 1 || (mode == Mode::tf32 && tile.weights_in_place);
+    const bool x_boxes = innermost && (tile.channels_last || p.x_aligned);
+    return family::variant_for(config, mode, {x_boxes, tile.rows_in_boxes, special, y_boxes, y_innermost}).has_value();
+  };
   if (tile.weights_in_place && mode == Mode::tf32 &&
       !family::may_transpose_weights(p, tile, family::make_x_map(p, nullptr, tile, patch))) {
     return;
@@ -156,9 +164,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const double twice = (1 + parts) * element * static_cast<double>(p.batch * p.in_channels) *
                        static_cast<double>(p.in_h * p.in_w) / ((shifted ? 0.68 : 0.82) * device.bandwidth);
   const double read_parts = tile.channels_last ? parts : 1;
-  const bool y_innermost = family::channels_innermost(p);
   // Boxes of rows take 1 to 1.1 times less than what threads write, which is not in the constants.
-  const bool writes_boxes = y_innermost && family::stores_boxes(config, p, nullptr, t, tile);
+  const bool writes_boxes = y_innermost && y_boxes;
   // Where rows are innermost in y, their parts in a tile are written for themselves. Columns of which a tile does not
   // have all phases are written one by one: tiles of other phases write the same sectors at another time, and lines of
   // which a tile has a part are worse.
@@ -189,6 +196,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const int64_t tiles = n.channels * t.sets;
   for (int32_t splits = 1; splits <= 8; splits *= 2) {
     if (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors)) break;
+    if (!compiled(splits)) continue;
     tile.splits = splits;
     for (int64_t reuse = 1; reuse <= tiles; ++reuse) {
       if (tiles % reuse != 0) continue;
@@ -293,9 +301,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, Source source) {
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, Way way) {
   const Config& config = family::configs[row];
-  const std::string name = family::name_of(config, source), reason = refusal(p, device);
+  const std::string name = family::name_of(config, way), reason = refusal(p, device);
   const auto refused = [&](const std::string& why) { return refuse(Algorithm::implicit_gemm_sm90, name, why); };
   if (!reason.empty()) return refused(reason);
   if (!family::has_mode(config, family::mode_of(p))) {
@@ -303,10 +311,10 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
                        ? "has no registers for promoted sums, which float32 without TF32 needs"
                        : "is for float32 without TF32");
   }
-  if (source == Source::rows && !family::may_bring_rows(p)) {
+  if (way.source == Source::rows && !family::may_bring_rows(p)) {
     return refused("takes x whose rows are innermost and begin at multiples of 16 bytes");
   }
-  if (source == Source::copy && !may_bring_into_channels_last(p)) {
+  if (way.source == Source::copy && !may_bring_into_channels_last(p)) {
     return refused("copies x of less than 1 GiB that is not yet as the copy engine and the tensor cores take it");
   }
   // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
@@ -326,30 +334,38 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
     cannot = cannot_hold(column_phases);
   }
   if (!cannot.empty()) return refused(cannot);
+  if (way.form == Form::gathered) {
+    if (ceil_div(p.out_w, p.stride_w) > config.columns())
+      return refused("gathers images of no more columns than a tile");
+    if (!may_gather(p, t)) return refused("gathers images and kernels of fewer rows and columns");
+  }
   Choice best;
   GemmTile tile;
   tile.row_phases = 1, tile.column_phases = column_phases;
-  tile.channels_last = source == Source::copy, tile.rows_in_boxes = source == Source::rows;
+  tile.channels_last = way.source == Source::copy, tile.rows_in_boxes = way.source == Source::rows;
   const int32_t pieces = config.groups_n * config.pieces;
+  // Small images: all positions of a row, of as many rows and images as a tile has positions for.
+  const int64_t all_rows = ceil_div(p.out_h, p.stride_h), all_columns = ceil_div(p.out_w, p.stride_w);
+  const auto consider_gathered = [&] {
+    tile.piece_rows = 0;
+    tile.columns = static_cast<int32_t>(all_columns);
+    tile.rows = static_cast<int32_t>(std::min(all_rows, config.columns() / all_columns));
+    tile.images =
+        tile.rows < all_rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (all_rows * all_columns)));
+    consider(p, device, config, t, tile, best);
+  };
   const auto consider_tiles = [&] {
-    for (int32_t piece_rows : {1, config.width / 8}) {
-      for (int32_t columns = 1; columns <= pieces; columns *= 2) {
-        for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
-          tile.piece_rows = piece_rows;
-          tile.columns = columns * (config.width / piece_rows), tile.rows = rows * piece_rows;
-          tile.images = pieces / (columns * rows);
-          consider(p, device, config, t, tile, best);
-        }
-      }
+    if (way.form == Form::gathered) {
+      if (tile.stacked_rows == 1) consider_gathered();
+      return;
     }
-    // Small images: all positions of a row, of as many rows and images as a tile has positions for.
-    const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
-    if (columns <= config.columns() && may_gather(p, t) && !tile.rows_in_boxes && tile.stacked_rows == 1) {
-      tile.piece_rows = 0;
-      tile.columns = static_cast<int32_t>(columns);
-      tile.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
-      tile.images = tile.rows < rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (rows * columns)));
-      consider(p, device, config, t, tile, best);
+    tile.piece_rows = way.form == Form::squares ? config.width / 8 : 1;
+    for (int32_t columns = 1; columns <= pieces; columns *= 2) {
+      for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
+        tile.columns = columns * (config.width / tile.piece_rows), tile.rows = rows * tile.piece_rows;
+        tile.images = pieces / (columns * rows);
+        consider(p, device, config, t, tile, best);
+      }
     }
   };
   for (int32_t stacked = 1; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
@@ -363,7 +379,11 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       consider_tiles();
     }
   }
-  if (best.grid == 0) return refused("needs more shared memory than a block has");
+  if (best.grid == 0) {
+    return refused(family::has_variant(config, family::mode_of(p), family::Variant::general)
+                       ? "needs more shared memory than a block has"
+                       : "is compiled for x in boxes of the copy engine, without gathering and splits");
+  }
   return chosen_tile(Algorithm::implicit_gemm_sm90, name, row, family::threads, best);
 }
 
@@ -371,8 +391,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
 
 void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   for (int32_t row = 0; row < family::config_count; ++row) {
-    for (const Source source : family::sources) {
-      out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row, source); }));
+    for (const Way way : family::ways) {
+      out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row, way); }));
     }
   }
 }
