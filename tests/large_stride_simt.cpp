@@ -52,7 +52,7 @@ Problem random_problem(const large_stride::Config& config) {
     p.padding_h = pick(0, 1) * pick(0, 20), p.padding_w = pick(0, 1) == 0 ? 4 * pick(0, 4) : pick(0, 20);
     p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, p.stride_h - 1), 1);
     p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, 1) * pick(0, p.stride_w - 1), 1);
-    if (p.out_h > 0 && p.out_w > 0) t = large_stride::choose_tiling(p, config.steps);
+    if (p.out_h > 0 && p.out_w > 0) t = large_stride::choose_tiling(p, config);
   } while (p.out_h <= 0 || p.out_w <= 0 || p.out_h * p.out_w > 6000 || t.depth > config.steps * 4);
   return p;
 }
@@ -140,7 +140,7 @@ bool run(int32_t row) {
   } catch (const std::invalid_argument& e) {
     const std::string reason = e.what();
     if (reason.find("bytes of shared memory") != std::string::npos ||
-        reason.find("has no strict") != std::string::npos) {
+        !large_stride::compiled(c, Strict, sizeof(Scalar))) {
       ++refused;
       return true;
     }
@@ -149,7 +149,7 @@ bool run(int32_t row) {
   }
   const auto launch = [&]<int Row>() {
     constexpr large_stride::Config config = large_stride::configs[Row];
-    if constexpr (config.tile_columns > 0 && large_stride::compiled(config, Strict)) {
+    if constexpr (config.tile_columns > 0 && large_stride::compiled(config, Strict, sizeof(Scalar))) {
       const large_stride::TileTiling tiling = large_stride::choose_tiles(p, config);
       if (pick(0, 1) == 1) plan.cut[0] = static_cast<int32_t>(pick(1, 5));
       plan.grid = tiling.tiles * plan.cut[0];
@@ -163,14 +163,14 @@ bool run(int32_t row) {
                      params.x_channels ? large_stride::large_stride_tile_kernel<Scalar, Strict, Row, true>(params)
                                        : large_stride::large_stride_tile_kernel<Scalar, Strict, Row, false>(params);
                    });
-    } else if constexpr (config.tile_columns == 0 && large_stride::compiled(config, Strict)) {
+    } else if constexpr (config.tile_columns == 0 && large_stride::compiled(config, Strict, sizeof(Scalar))) {
       const Operands operands{x.data, w.data, nullptr, b.data, y.data};
-      const large_stride::Tiling tiling = large_stride::choose_tiling(p, config.steps);
-      const large_stride::Params params = large_stride::make_params(p, tiling, operands);
+      const large_stride::Tiling tiling = large_stride::choose_tiling(p, config);
+      const large_stride::Params params = large_stride::make_params(config, p, tiling, operands);
       simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
                    static_cast<size_t>(tiling.shared_bytes(config.steps)), [&] {
-                     params.load_pairs ? large_stride::large_stride_kernel<Scalar, Strict, true, config.steps>(params)
-                                       : large_stride::large_stride_kernel<Scalar, Strict, false, config.steps>(params);
+                     params.load_vectors ? large_stride::large_stride_kernel<Scalar, Strict, true, Row>(params)
+                                         : large_stride::large_stride_kernel<Scalar, Strict, false, Row>(params);
                    });
     }
   };

@@ -483,6 +483,16 @@ CONVT_DEVICE void wgmma_results(float (&d)[N]) {
 
 namespace convt::device {
 
+// The same number, but the compiler does not know where it comes from: it stays in its register instead of being read
+// from the parameters once more, and what is computed with it is computed here, not kept from one turn of a loop to the
+// next.
+CONVT_DEVICE int32_t opaque(int32_t v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("" : "+r"(v));
+#endif
+  return v;
+}
+
 // How wgmma takes operands of a type.
 template <class Scalar>
 inline constexpr WgmmaType wgmma_type = std::is_same_v<Scalar, Float16>    ? WgmmaType::float16

@@ -27,15 +27,7 @@ struct Traits<Mode::bfloat16> {
   using Scalar = BFloat16;
 };
 
-// The same number, but the compiler does not know where it comes from: it stays in its register instead of being read
-// from the parameters once more, and what is computed with it is computed here, not kept from one turn of a loop to the
-// next.
-CONVT_DEVICE int32_t opaque(int32_t v) {
-#if defined(__CUDA_ARCH__)
-  asm volatile("" : "+r"(v));
-#endif
-  return v;
-}
+using device::opaque;
 
 // A float32 as the sum of two TF32 numbers. What rounds to infinity but is finite is cut instead; the rest of a number
 // that is not finite is zero.

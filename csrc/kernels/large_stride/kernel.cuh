@@ -1,8 +1,8 @@
 // One matrix product for all phases of a large stride. See config.h for the idea.
 //
-// A warp has 16 phases of one output channel: two tiles of the tensor core's N, whose columns c are the phases 2 c and
-// 2 c + 1. So a lane loads two neighbouring weights, and its accumulators of a position, columns 2 t and 2 t + 1 of
-// both tiles, are the phases 4 t ... 4 t + 3.
+// A warp has 16 or 32 phases of one output channel: T = 2 or 4 tiles of the tensor core's N, whose columns c are the
+// phases T c ... T c + T - 1. So a lane loads T neighbouring weights, and its accumulators of a position, columns 2 t
+// and 2 t + 1 of all tiles, are the phases 2 T t ... 2 T t + 2 T - 1.
 #pragma once
 
 #include "../load_if.h"
@@ -39,58 +39,59 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
   }
 }
 
-// The weights of phases r and r + 1, as bits: one word of 16-bit types if they lie together.
-template <class Scalar, bool Pairs>
-CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[2]) {
-  if constexpr (Pairs) {
-    to[1] = 0;
-    load_if<2 * sizeof(Scalar)>(valid > 1, from, to);
+// The weights of neighbouring phases, as bits: words of two of 16-bit types if they lie together.
+template <class Scalar, bool Vectors, int Tiles>
+CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[Tiles]) {
+  if constexpr (Vectors) {
+    load_if<Tiles * sizeof(Scalar)>(valid >= Tiles, from, to);
   } else {
-    load_if<sizeof(Scalar)>(valid > 0, from, to);
-    load_if<sizeof(Scalar)>(valid > 1, from + p.w_column_stride, to + 1);
+#pragma unroll
+    for (int i = 0; i < Tiles; ++i) load_if<sizeof(Scalar)>(valid > i, from + i * p.w_column_stride, to + i);
   }
 }
 
-// A lane's phases r and r + 1 of a row of them; how many of the two exist is `count`.
+// A lane's phases of a row of them, from `column`; how many exist is `count`.
 struct Phases {
   int32_t row, column, count;
 };
 
-// A pair of words of K of the lane's two phases, as they come from memory: finish_weights() makes them operands.
+// A pair of words of K of the lane's phases, as they come from memory: finish_weights() makes them operands.
 // `from` is the pair's first weight of the lane's first phase.
-template <class Scalar, bool Pairs>
+template <class Scalar, bool Vectors, int Tiles>
 CONVT_DEVICE void load_weights(const Params& p, const Scalar* from, const Weights& k, const Phases& r,
-                               uint32_t (&to)[2][2]) {
+                               uint32_t (&to)[2][Tiles]) {
   const int32_t valid = r.row < k.rows ? smaller(r.count, k.columns - r.column) : 0;
 #pragma unroll
   for (int word = 0; word < 2; ++word) {
     if constexpr (sizeof(Scalar) == 4) {
-      load_phases<Scalar, Pairs>(p, from, word < k.channels ? valid : 0, to[word]);
+      load_phases<Scalar, Vectors, Tiles>(p, from, word < k.channels ? valid : 0, to[word]);
       from += p.w_in_stride;
     } else {
-      uint32_t low[2], high[2];
-      load_phases<Scalar, Pairs>(p, from, 2 * word < k.channels ? valid : 0, low);
+      uint32_t low[Tiles], high[Tiles];
+      load_phases<Scalar, Vectors, Tiles>(p, from, 2 * word < k.channels ? valid : 0, low);
       from += p.w_in_stride;
-      load_phases<Scalar, Pairs>(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
+      load_phases<Scalar, Vectors, Tiles>(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
       from += p.w_in_stride;
-      if constexpr (Pairs) {
-        to[word][0] = low[0], to[word][1] = high[0];
-      } else {
-        to[word][0] = low[0] | high[0] << 16, to[word][1] = low[1] | high[1] << 16;
+#pragma unroll
+      for (int i = 0; i < Tiles; ++i) {
+        to[word][i] = !Vectors ? low[i] | high[i] << 16 : i % 2 == 0 ? low[i / 2] : high[i / 2];
       }
     }
   }
 }
 
-template <class Scalar, bool Strict, bool Pairs>
-CONVT_DEVICE void finish_weights(uint32_t (&b)[2][2]) {
+template <class Scalar, bool Strict, bool Vectors, int Tiles>
+CONVT_DEVICE void finish_weights(uint32_t (&b)[2][Tiles]) {
 #pragma unroll
   for (int word = 0; word < 2; ++word) {
-    if constexpr (sizeof(Scalar) == 2 && Pairs) {
-      const uint32_t low = b[word][0], high = b[word][1];
-      b[word][0] = __byte_perm(low, high, 0x5410), b[word][1] = __byte_perm(low, high, 0x7632);
-    } else if constexpr (sizeof(Scalar) == 4 && !Strict) {
-      b[word][0] = tf32_operand(b[word][0]), b[word][1] = tf32_operand(b[word][1]);
+#pragma unroll
+    for (int i = 0; i < Tiles; i += 2) {
+      const uint32_t first = b[word][i], second = b[word][i + 1];
+      if constexpr (sizeof(Scalar) == 2 && Vectors) {
+        b[word][i] = __byte_perm(first, second, 0x5410), b[word][i + 1] = __byte_perm(first, second, 0x7632);
+      } else if constexpr (sizeof(Scalar) == 4 && !Strict) {
+        b[word][i] = tf32_operand(first), b[word][i + 1] = tf32_operand(second);
+      }
     }
   }
 }
@@ -135,10 +136,42 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t first_row, int32_t position
           (p.first_q_w + static_cast<int32_t>(q)) * p.w_axis.stride - p.w_axis.padding};
 }
 
-template <class Scalar, bool Strict, bool Pairs, int Steps>
-__global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
+// What a warp computes: phases of an output channel of a group, at a part of the positions of a block's rows.
+struct Task {
+  int64_t image;
+  int32_t group, channel, first_row;
+  uint32_t phase_block, part;
+  bool idle;
+};
+
+CONVT_DEVICE Task task_of(const Params& p, int32_t block, int32_t thread) {
+  auto task = static_cast<uint32_t>(block);
+  uint32_t row_block = p.blocks.divide(task);
+  uint32_t group = p.row_blocks.divide(row_block);
+  const int64_t image = p.groups.divide(group);
+  task = task * (blockDim.x / 32) + static_cast<uint32_t>(thread) / 32;
+  const bool idle = task >= static_cast<uint32_t>(p.phase_tasks);
+  uint32_t phase_block = p.parts.divide(task);
+  const auto channel = static_cast<int32_t>(p.phase_blocks.divide(phase_block));
+  return {image, static_cast<int32_t>(group), channel, static_cast<int32_t>(row_block) * p.rows, phase_block, task,
+          idle};
+}
+
+template <class Scalar>
+CONVT_DEVICE const Scalar* inputs_of(const Params& p, const Task& task) {
+  return static_cast<const Scalar*>(p.x) + task.image * p.x_batch_stride + task.group * p.channels * p.x_channel_stride;
+}
+
+template <class Scalar>
+CONVT_DEVICE const Scalar* weights_of(const Params& p, const Task& task) {
+  return static_cast<const Scalar*>(p.w) + task.group * p.channels * p.w_in_stride + task.channel * p.w_out_stride;
+}
+
+template <class Scalar, bool Strict, bool Vectors, int Row>
+__global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
     large_stride_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
+  constexpr int Steps = configs[Row].steps, warp_phases = configs[Row].phases, Tiles = warp_phases / 8;
   unsigned char* shared = device::dynamic_shared_memory();
   constexpr int32_t pairs = Steps * step_pairs;
   const auto block = static_cast<int32_t>(blockDim.x);
@@ -150,15 +183,9 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t lane = thread % 32, g = lane / 4, t = lane % 4;
 
-  uint32_t task = blockIdx.x;
-  uint32_t row_block = p.blocks.divide(task);
-  uint32_t group = p.row_blocks.divide(row_block);
-  const int64_t image = p.groups.divide(group);
-  task = task * (blockDim.x / 32) + threadIdx.x / 32;
-  const bool idle = task >= static_cast<uint32_t>(p.phase_tasks);
-  const Scalar* x =
-      static_cast<const Scalar*>(p.x) + image * p.x_batch_stride + group * p.channels * p.x_channel_stride;
-  const auto first_row = static_cast<int32_t>(row_block) * p.rows;  // of the block's positions
+  const Task task = task_of(p, static_cast<int32_t>(blockIdx.x), thread);
+  const Scalar* x = inputs_of<Scalar>(p, task);
+  const int32_t first_row = task.first_row;
   const auto in_columns = static_cast<int32_t>(p.in_columns.divisor);
 
   // Copies of float32 inputs are on their way while the weights are loaded; 16-bit inputs are staged behind them.
@@ -209,23 +236,20 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
   }
   __syncthreads();
 
-  uint32_t phase_block = task;
-  const auto co = static_cast<int32_t>(p.phase_blocks.divide(phase_block));
-  const Scalar* w = static_cast<const Scalar*>(p.w) + group * p.channels * p.w_in_stride + co * p.w_out_stride;
-  uint32_t b[Steps][2][2];  // [step][word of the pair][tile]
-  if (idle) {
+  uint32_t b[Steps][2][Tiles];  // [step][word of the pair][tile]
+  if (task.idle) {
 #pragma unroll
-    for (int i = 0; i < 4 * Steps; ++i) b[i / 4][i / 2 % 2][i % 2] = 0;
+    for (int i = 0; i < 2 * Tiles * Steps; ++i) b[i / (2 * Tiles)][i / Tiles % 2][i % Tiles] = 0;
   } else {
-    uint32_t column = phase_block * warp_phases + 2 * g;
+    uint32_t column = task.phase_block * warp_phases + Tiles * g;
     const uint32_t row = p.phase_row.divide(column);
     const Phases mine{static_cast<int32_t>(row), static_cast<int32_t>(column),
                       static_cast<int32_t>(row) < p.h.stride ? p.w_axis.stride - static_cast<int32_t>(column) : 0};
-    const Scalar* from = w + (row * p.w_row_stride + column * p.w_column_stride);
+    const Scalar* from = weights_of<Scalar>(p, task) + (row * p.w_row_stride + column * p.w_column_stride);
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
       const Weights k = of_weights[step * step_pairs + t];
-      load_weights<Scalar, Pairs>(p, from + k.offset, k, mine, b[step]);
+      load_weights<Scalar, Vectors>(p, from + k.offset, k, mine, b[step]);
     }
   }
 
@@ -278,31 +302,33 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
     });
   }
   __syncthreads();
-  if (idle) return;
+  if (task.idle) return;
 #pragma unroll
-  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict, Pairs>(b[step]);
+  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict, Vectors>(b[step]);
 
-  // The lane's four outputs of a position.
-  uint32_t first_column = phase_block * warp_phases + 4 * t;
+  // The lane's outputs of a position.
+  constexpr int outputs = 2 * Tiles;
+  uint32_t first_column = task.phase_block * warp_phases + outputs * t;
   const auto phase_row = static_cast<int32_t>(p.phase_row.divide(first_column));
   const auto phase_column = static_cast<int32_t>(first_column);
-  const int32_t phases = phase_row < p.h.stride ? smaller(4, p.w_axis.stride - phase_column) : 0;
-  const int64_t channel = static_cast<int64_t>(group) * p.out_channels + co;
+  const int32_t phases = phase_row < p.h.stride ? smaller(outputs, p.w_axis.stride - phase_column) : 0;
+  const int64_t channel = static_cast<int64_t>(task.group) * p.out_channels + task.channel;
   float bias = 0;
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
-  Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + channel * p.y_channel_stride +
+  Scalar* y = static_cast<Scalar*>(p.y) + task.image * p.y_batch_stride + channel * p.y_channel_stride +
               phase_row * p.y_row_stride + phase_column * p.y_column_stride;
-  const bool quads = p.store_quads && phases == 4;
 
   const auto* from_inputs = reinterpret_cast<const unsigned char*>(inputs);
   float wrong = 0;  // becomes NaN when an output is not finite
-  for (int32_t first = 0; first < p.positions; first += loop_positions) {
+  const int32_t begin = static_cast<int32_t>(task.part) * loop_positions,
+                step_positions = static_cast<int32_t>(p.parts.divisor) * loop_positions;
+  for (int32_t first = begin; first < p.positions; first += step_positions) {
     int32_t at[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) at[i] = positions[first + 8 * i + g].input;
-    float sums[2][2][4];  // [16 positions][tile]
+    float sums[2][Tiles][4];  // [16 positions][tile]
 #pragma unroll
-    for (int i = 0; i < 16; ++i) sums[i / 8][i / 4 % 2][i % 4] = 0;
+    for (int i = 0; i < 8 * Tiles; ++i) sums[i / (4 * Tiles)][i / 4 % Tiles][i % 4] = 0;
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
       const int32_t offset = offsets[step * step_pairs + t];
@@ -320,7 +346,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
 #pragma unroll
           for (int r = 0; r < 4; ++r) split_tf32_operand(a[r], high[r], low[r]);
 #pragma unroll
-          for (int tile = 0; tile < 2; ++tile) {
+          for (int tile = 0; tile < Tiles; ++tile) {
             uint32_t c[2], d[2];
             split_tf32_operand(b[step][0][tile], c[0], d[0]);
             split_tf32_operand(b[step][1][tile], c[1], d[1]);
@@ -334,7 +360,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
           }
         } else {
 #pragma unroll
-          for (int tile = 0; tile < 2; ++tile) {
+          for (int tile = 0; tile < Tiles; ++tile) {
             const uint32_t c[2] = {b[step][0][tile], b[step][1][tile]};
             if constexpr (sizeof(Scalar) == 4) {
               device::mma_m16n8k8_tf32(sums[i][tile], a, c);
@@ -349,21 +375,24 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
     for (int i = 0; i < 4; ++i) {
       const Position at = positions[first + 8 * i + g];
       const int32_t half = 2 * (i % 2);
-      float v[4] = {sums[i / 2][0][half], sums[i / 2][1][half], sums[i / 2][0][half + 1], sums[i / 2][1][half + 1]};
+      float v[outputs];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        v[j] += bias;
+      for (int j = 0; j < outputs; ++j) {
+        v[j] = sums[i / 2][j % Tiles][half + j / Tiles] + bias;
         wrong += v[j] * 0.0f;
       }
       Scalar* to = y + at.output;
-      if (at.inside == all && quads) {
-        store<4>(to, v);
+      if (at.inside == all && p.store_quads) {
+#pragma unroll
+        for (int j = 0; j < outputs; j += 4) {
+          if (phases > j) store<4>(to + j, v + j);
+        }
       } else if (at.inside != none) {
         const Place place = place_of(p, first_row, first + 8 * i + g);
         const int32_t column = place.column + phase_column;
         if (static_cast<uint32_t>(place.row + phase_row) >= static_cast<uint32_t>(p.h.out)) continue;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < outputs; ++j) {
           if (j < phases && static_cast<uint32_t>(column + j) < static_cast<uint32_t>(p.w_axis.out)) {
             store<1>(to + j * p.y_column_stride, &v[j]);
           }
@@ -373,9 +402,12 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
   }
 
   if (wrong == 0.0f) return;
-  // Each output that is not finite, once more.
+  // Each output that is not finite, once more. Where its operands are is not kept until then.
+  const Task again =
+      task_of(p, device::opaque(static_cast<int32_t>(blockIdx.x)), device::opaque(static_cast<int32_t>(threadIdx.x)));
+  const Scalar *all_inputs = inputs_of<Scalar>(p, again), *w = weights_of<Scalar>(p, again);
 #pragma unroll 1
-  for (int32_t i = g; i < p.positions; i += 8) {
+  for (int32_t i = begin + g; i < p.positions; i += i % loop_positions < 24 ? 8 : step_positions - 24) {
     const Position at = positions[i];
     const Place place = place_of(p, first_row, i);
     const int32_t row = place.row + phase_row;
@@ -387,7 +419,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Steps, Strict), 1)
       Scalar* to = y + (at.output + j * p.y_column_stride);
       float v = to_float(*to);
       if (v - v == 0.0f) continue;
-      v = exact_output<Scalar, Strict>(p, x, w, bias, row, column);
+      v = exact_output<Scalar, Strict>(p, all_inputs, w, bias, row, column);
       store<1>(to, &v);
     }
   }

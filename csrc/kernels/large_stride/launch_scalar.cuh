@@ -25,7 +25,7 @@ namespace convt::large_stride {
 template <class Scalar, bool Strict, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Problem& problem, const Operands& operands,
                                  cudaStream_t stream) {
-  if constexpr (!compiled(configs[Row], Strict)) {
+  if constexpr (!compiled(configs[Row], Strict, sizeof(Scalar))) {
     return cudaErrorInvalidConfiguration;
   } else {
     constexpr Config config = configs[Row];
@@ -45,12 +45,12 @@ cudaError_t launch_configuration(const Plan& plan, const Problem& problem, const
       }
       kernel<<<grid, block, tile_shared_bytes(config), stream>>>(params);
     } else {
-      const Tiling tiling = choose_tiling(problem, config.steps);
-      const Params params = make_params(problem, tiling, operands);
-      const auto kernel = params.load_pairs ? large_stride_kernel<Scalar, Strict, true, config.steps>
-                                            : large_stride_kernel<Scalar, Strict, false, config.steps>;
+      const Tiling tiling = choose_tiling(problem, config);
+      const Params params = make_params(config, problem, tiling, operands);
+      const auto kernel = params.load_vectors ? large_stride_kernel<Scalar, Strict, true, Row>
+                                              : large_stride_kernel<Scalar, Strict, false, Row>;
       static Prepared of_single;
-      const cudaError_t error = (params.load_pairs ? prepared : of_single).prepare(kernel);
+      const cudaError_t error = (params.load_vectors ? prepared : of_single).prepare(kernel);
       if (error != cudaSuccess) return error;
       kernel<<<grid, static_cast<unsigned>(plan.block), static_cast<size_t>(tiling.shared_bytes(config.steps)),
                stream>>>(params);

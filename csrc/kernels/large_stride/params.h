@@ -17,14 +17,14 @@ struct Params : StridedParams {
   int32_t rows, positions;  // of a block: of positions, and rounded up
   int32_t pixels, plane;    // of the inputs in shared memory
   int32_t padded_stride, phase_tasks;
-  Divisor blocks, row_blocks, groups, phase_blocks, phase_row, q_w, in_columns, pair_count, taps_of_row;
-  bool load_pairs;   // whether weights of 2 phases can be loaded at once
-  bool store_quads;  // whether outputs of 4 phases can be stored at once
+  Divisor blocks, row_blocks, groups, parts, phase_blocks, phase_row, q_w, in_columns, pair_count, taps_of_row;
+  bool load_vectors;  // whether weights of a lane's 2 or 4 phases can be loaded at once
+  bool store_quads;   // whether outputs of 4 phases can be stored at once
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
 
-inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) {
+inline Params make_params(const Config& c, const Problem& p, const Tiling& t, const Operands& o) {
   Params q{};
   set_strided(q, p, o);
   q.pairs = static_cast<int32_t>(t.pairs), q.depth = static_cast<int32_t>(t.depth);
@@ -34,7 +34,8 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.rows = static_cast<int32_t>(t.rows), q.positions = static_cast<int32_t>(t.positions());
   q.plane = static_cast<int32_t>(t.plane);
   q.padded_stride = static_cast<int32_t>(t.padded_stride);
-  q.phase_tasks = static_cast<int32_t>(t.phase_blocks * p.out_channels_per_group());
+  q.phase_tasks = static_cast<int32_t>(t.parts * t.phase_blocks * p.out_channels_per_group());
+  q.parts = Divisor(t.parts);
   q.blocks = Divisor(t.blocks), q.row_blocks = Divisor(t.row_blocks), q.groups = Divisor(p.groups);
   q.phase_blocks = Divisor(t.phase_blocks), q.phase_row = Divisor(t.padded_stride), q.q_w = Divisor(t.q_w);
   q.in_columns = Divisor(t.in_columns);
@@ -45,10 +46,12 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   };
   const int64_t size = element_size(p.dtype);
   const auto even = [](int64_t n, int64_t stride, int64_t by) { return n <= 1 || stride % by == 0; };
-  // Two phases of one pair are taps r and r + 1; r is even.
-  q.load_pairs = aligned(o.w, 2 * size) && p.w_strides[3] == 1 && even(p.in_channels, p.w_strides[0], 2) &&
-                 even(p.out_channels_per_group(), p.w_strides[1], 2) && even(p.kernel_h, p.w_strides[2], 2) &&
-                 (t.taps_w == 1 || p.stride_w % 2 == 0) && p.kernel_w % 2 == 0;
+  // A lane's phases of one pair are taps r, r + 1, ...; r is a multiple of their number.
+  const int64_t neighbours = c.phases / 8;
+  q.load_vectors =
+      aligned(o.w, neighbours * size) && p.w_strides[3] == 1 && even(p.in_channels, p.w_strides[0], neighbours) &&
+      even(p.out_channels_per_group(), p.w_strides[1], neighbours) && even(p.kernel_h, p.w_strides[2], neighbours) &&
+      (t.taps_w == 1 || p.stride_w % neighbours == 0) && p.kernel_w % neighbours == 0;
   q.store_quads = aligned(o.result, 4 * size) && p.y_strides[3] == 1 && even(p.batch, p.y_strides[0], 4) &&
                   even(p.out_channels, p.y_strides[1], 4) && even(p.out_h, p.y_strides[2], 4) && p.stride_w % 4 == 0 &&
                   p.padding_w % 4 == 0;

@@ -138,8 +138,8 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       continue;
     }
     const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
-    if (!large_stride::compiled(config, strict)) {
-      refused("has no strict float32");
+    if (!large_stride::compiled(config, strict, element_size(p.dtype))) {
+      refused(strict ? "has no strict float32" : "is for float32");
       continue;
     }
     if (config.tile_columns > 0) {
@@ -156,7 +156,7 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       refused("takes strides of 8 or more, not " + std::to_string(std::max(p.stride_h, p.stride_w)));
       continue;
     }
-    const large_stride::Tiling t = large_stride::choose_tiling(p, config.steps);
+    const large_stride::Tiling t = large_stride::choose_tiling(p, config);
     const int64_t most = int64_t{config.steps} * large_stride::step_pairs;
     const int64_t channels = p.dtype == DataType::float32 ? 2 : 4;
     if (t.depth > most) {
@@ -183,7 +183,7 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     const double rounds = static_cast<double>(t.positions()) / large_stride::loop_positions;
     const double staging = static_cast<double>(2 * t.pairs * t.in_rows * t.in_columns) / 32 * 12;
     const double instructions = staging + warps * (rounds * (120 + steps * (strict ? 90 : 14)) + 30 * steps);
-    const double resident = std::max(1.0, std::floor(large_stride::resident_warps(config.steps, strict) / warps));
+    const double resident = std::max(1.0, std::floor(large_stride::resident_warps(config, strict) / warps));
     const double waves = std::max(1.0, static_cast<double>(blocks) / (multiprocessors * resident));
     // Few warps wait for memory: half of the issue slots are used.
     const double busy = instructions / 4 / 1.7e9 * 2;
