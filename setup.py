@@ -177,8 +177,9 @@ def extension(torch, build_folder):
     sources = [ROOT / "csrc/bindings.cpp"]
     for folder in ("ops", "plan", "kernels"):
         sources += sorted((ROOT / "csrc" / folder).rglob("*.cpp"))
-    without = "no_cuda.cpp" if home is not None else "cuda.cpp"
-    sources = [s for s in sources if s.name != without]
+    # A family's launch.cpp calls what only nvcc compiles.
+    without = ("no_cuda.cpp",) if home is not None else ("cuda.cpp", "launch.cpp")
+    sources = [s for s in sources if s.name not in without]
     cuda_version = f"{version[0]}.{version[1]}" if version else ""
     sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
     cxx = ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
