@@ -170,8 +170,9 @@ def test_a_cuda_build_that_is_impossible_stops_with_the_reason(setup_py, tmp_pat
 
 @needs_setup
 @pytest.mark.parametrize("value", ("2", "x", "yes"))
-def test_convt_cuda_may_be_0_or_1(setup_py, value):
-    assert f"CONVT_CUDA is '{value}'; it may be 0, 1 or unset" in refusal(setup_py(CONVT_CUDA=value))
+@pytest.mark.parametrize("name", ("CONVT_CUDA", "CONVT_LINEINFO"))
+def test_a_switch_may_be_0_or_1(setup_py, name, value):
+    assert f"{name} is '{value}'; it may be 0, 1 or unset" in refusal(setup_py(**{name: value}))
 
 
 @needs_setup
