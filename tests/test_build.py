@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import venv
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -170,8 +171,9 @@ def test_a_cuda_build_that_is_impossible_stops_with_the_reason(setup_py, tmp_pat
 
 @needs_setup
 @pytest.mark.parametrize("value", ("2", "x", "yes"))
-def test_convt_cuda_may_be_0_or_1(setup_py, value):
-    assert f"CONVT_CUDA is '{value}'; it may be 0, 1 or unset" in refusal(setup_py(CONVT_CUDA=value))
+@pytest.mark.parametrize("name", ("CONVT_CUDA", "CONVT_LINEINFO"))
+def test_a_switch_may_be_0_or_1(setup_py, name, value):
+    assert f"{name} is '{value}'; it may be 0, 1 or unset" in refusal(setup_py(**{name: value}))
 
 
 @needs_setup
@@ -192,8 +194,12 @@ def find_nvcc():
     return next((nvcc for nvcc in homes if nvcc.is_file()), None)
 
 
-def compile_for_hopper(source, tmp_path, instruction="HGMMA"):
-    """What the compiler says of `source`: no kernel spills or waits for each product (C7508, C7514, C7517, C7520)."""
+def compile_for_hopper(source, tmp_path, instruction=lambda arguments: "HGMMA"):
+    """The template's arguments of the kernels of `source`'s family, as the compiler writes them.
+
+    No kernel of `source` spills or waits for each product (C7508, C7514, C7517, C7520), and the family's all have the
+    instruction that their arguments name.
+    """
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("needs nvcc")
@@ -210,13 +216,22 @@ def compile_for_hopper(source, tmp_path, instruction="HGMMA"):
     assert not re.search(r"C75(08|14|17|20)\b|serialized", said)
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
     assert spills and set(spills) == {("0", "0", "0")}
+    kernel = rf"\S*\d{source.partition('/')[0]}_kernel"
+    kernels = re.findall(rf"Compiling entry function '{kernel}(\S*)'", said)
     disassembler = nvcc.with_name("cuobjdump")
     if disassembler.exists():
         ran = subprocess.run([disassembler, "-sass", tmp_path / "kernels.cubin"], capture_output=True, text=True)
-        assert instruction in ran.stdout
+        functions = re.findall(rf"Function : {kernel}(\S*)(.*?)(?=Function : |\Z)", ran.stdout, re.S)
+        assert sorted(arguments for arguments, _ in functions) == sorted(kernels)
+        assert [arguments for arguments, code in functions if instruction(arguments) not in code] == []
         # An empty group follows one whose end the compiler did not see, and leaves nothing in flight.
         assert not re.search(r"HGMMA\S* RZ", ran.stdout)
-    return said
+    return kernels
+
+
+def count(kernels, arguments):
+    """How many kernels have each of what the pattern finds in their template's arguments: all of them have it."""
+    return Counter(re.match(arguments, kernel)[1] for kernel in kernels)
 
 
 def fitting(algorithm, dtype, kernel, way="", **arguments):
@@ -227,53 +242,61 @@ def fitting(algorithm, dtype, kernel, way="", **arguments):
     return len({name.partition("+")[0] for name in names})
 
 
+def configurations(family):
+    return len([name for name in _C.configuration_names() if name.startswith(f"{family}/")])
+
+
 @with_source
 @pytest.mark.parametrize("mode", ("tf32", "ieee", "float16", "bfloat16"))
 def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
-    said = compile_for_hopper(f"implicit_gemm_sm90/instantiations/{mode}.cu", tmp_path)
+    kernels = compile_for_hopper(f"implicit_gemm_sm90/instantiations/{mode}.cu", tmp_path)
     # Their variant is the last argument of the template.
-    kernels = re.findall(r"Compiling entry function '\S*implicit_gemm_sm90_kernel\S*VariantE(\d)", said)
+    variants = count(kernels, r"\S*VariantE(\d)")
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", mode == "tf32")
     dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(mode, torch.float32)
     # Inputs are gathered by the general variant alone, and each configuration has one for what it takes.
-    assert kernels.count("0") == fitting("implicit_gemm_sm90", dtype, 4, "+gathered", padding=1)
+    assert variants["0"] == fitting("implicit_gemm_sm90", dtype, 4, "+gathered", padding=1)
     assert len(kernels) >= fitting("implicit_gemm_sm90", dtype, 4, padding=1)
-    assert all((kernels.count(variant) > 0) == (mode != "ieee") for variant in "123")
+    assert all((variants[variant] > 0) == (mode != "ieee") for variant in "123")
 
 
 @with_source
-@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
-def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(dtype, tmp_path):
-    name = str(dtype).removeprefix("torch.")
-    said = compile_for_hopper(f"gemm_scatter_sm90/instantiations/{name}.cu", tmp_path)
+def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(tmp_path):
+    kernels = compile_for_hopper("gemm_scatter_sm90/launch.cu", tmp_path)
     # One for each layout.
-    kernels = re.findall(r"Compiling entry function '\S*gemm_scatter_sm90_kernel", said)
-    assert len(kernels) == 2 * fitting("gemm_scatter_sm90", dtype, 2)
+    assert count(kernels, r"INS_\d+(\w*Float16)E") == {
+        "Float16": 2 * fitting("gemm_scatter_sm90", torch.float16, 2),
+        "BFloat16": 2 * fitting("gemm_scatter_sm90", torch.bfloat16, 2),
+    }
 
 
 @with_source
-@pytest.mark.parametrize("kind", ("unit_1", "unit_2", "unit_4", "channels_last"))
-def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(kind, tmp_path):
-    said = compile_for_hopper(f"gemm_scatter_tf32_sm90/instantiations/{kind}.cu", tmp_path)
-    kernels = re.findall(r"Compiling entry function '\S*gemm_scatter_tf32_sm90_kernel", said)
-    configurations = [n for n in _C.configuration_names() if n.startswith("gemm_scatter_tf32_sm90/")]
-    # Lanes have neighbouring positions, or none.
-    assert len(kernels) == len(configurations) * (2 if kind in ("unit_1", "unit_2") else 1)
-
-
-@with_source
-@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
-@pytest.mark.parametrize("family", ("implicit_gemm_nchw_sm90", "implicit_gemm_nhwc_sm90"))
-def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(family, mode, tmp_path):
-    said = compile_for_hopper(f"{family}/instantiations/{mode}.cu", tmp_path)
-    kernels = re.findall(rf"Compiling entry function '\S*{family}_kernel", said)
-    assert len(kernels) == len([n for n in _C.configuration_names() if n.startswith(f"{family}/")])
+def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(tmp_path):
+    kernels = compile_for_hopper("gemm_scatter_tf32_sm90/launch.cu", tmp_path)
+    # By whether x is channels_last, and a lane's outputs of a position: lanes have neighbouring positions, or none.
+    one = configurations("gemm_scatter_tf32_sm90")
+    assert count(kernels, r"I(Lb\dELi\d)E") == {"Lb0ELi1": 2 * one, "Lb0ELi2": 2 * one, "Lb0ELi4": one, "Lb1ELi4": one}
 
 
 @with_source
 @pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
-def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(mode, tmp_path):
-    instruction = "HMMA" if mode == "tf32" else "HGMMA"
-    said = compile_for_hopper(f"gemm_fold_sm90/instantiations/{mode}.cu", tmp_path, instruction)
-    kernels = re.findall(r"Compiling entry function '\S*gemm_fold_sm90_kernel", said)
-    assert len(kernels) == len([name for name in _C.configuration_names() if name.startswith("gemm_fold_sm90/")])
+def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(mode, tmp_path):
+    kernels = compile_for_hopper(f"implicit_gemm_nchw_sm90/instantiations/{mode}.cu", tmp_path)
+    assert len(kernels) == configurations("implicit_gemm_nchw_sm90")
+
+
+@with_source
+def test_the_compiler_keeps_wgmma_in_flight_at_any_shift_of_channels_last(tmp_path):
+    kernels = compile_for_hopper("implicit_gemm_nhwc_sm90/launch.cu", tmp_path)
+    # Of all modes but ieee, which is 1.
+    assert count(kernels, r"\S*ModeE(\d)E") == dict.fromkeys("023", configurations("implicit_gemm_nhwc_sm90"))
+
+
+@with_source
+def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(tmp_path):
+    def instruction(arguments):
+        return "HMMA" if arguments.startswith("If") else "HGMMA"
+
+    kernels = compile_for_hopper("gemm_fold_sm90/launch.cu", tmp_path, instruction)
+    types = ("f", "NS_7Float16E", "NS_8BFloat16E")
+    assert count(kernels, r"I(f|NS_\w+Float16E)L") == dict.fromkeys(types, configurations("gemm_fold_sm90"))

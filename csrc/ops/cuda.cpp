@@ -20,6 +20,7 @@
 #include "../kernels/gemm_scatter_sm90/launch.h"
 #include "../kernels/gemm_scatter_tf32_sm90/launch.h"
 #include "../kernels/grouped/launch.h"
+#include "../kernels/hopper_code.h"
 #include "../kernels/implicit_gemm_nchw_sm90/launch.h"
 #include "../kernels/implicit_gemm_nhwc_sm90/launch.h"
 #include "../kernels/implicit_gemm_sm80/launch.h"
@@ -80,7 +81,7 @@ DeviceInfo query_device(int index) {
   d.fp32_flops = 2 * sm.lanes * core_hz * d.multiprocessors;
   d.fp16_flops = sm.tensor_ratio * d.fp32_flops;
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
-  d.hopper_code = d.compute_capability == 90 && implicit_gemm_sm90::compiled_for_device();
+  d.hopper_code = d.compute_capability == 90 && compiled_for_hopper();
   return d;
 }
 

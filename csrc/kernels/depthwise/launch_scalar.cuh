@@ -1,8 +1,14 @@
 // The launches of one element type; each is instantiated in a translation unit of its own.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include "params.h"
+
+#if defined(CONVT_DEPTHWISE_INSTANTIATE)
 #include "../dispatch.h"
 #include "kernel.cuh"
+#endif
 
 namespace convt::depthwise {
 

@@ -1,10 +1,29 @@
 #include "launch.h"
 
 #include "../copy_rows.cuh"
+#include "../dispatch.h"
+#include "../early_launch.h"
 #include "../encode_tensor_map.h"
-#include "launch_scalar.cuh"
+#include "../scalar.h"
+#include "kernel.cuh"
 
 namespace convt::gemm_fold_sm90 {
+namespace {
+
+template <class Scalar, int Row>
+cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  static Prepared prepared;
+  return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Row>, launch.params, static_cast<uint32_t>(plan.grid),
+                       threads, plan.shared_bytes, stream, launch.params.copies_x);
+}
+
+template <class Scalar>
+cudaError_t launch_scalar(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  return dispatch_row<config_count>(plan.configuration,
+                                    [&]<int Row>() { return launch_configuration<Scalar, Row>(plan, launch, stream); });
+}
+
+}  // namespace
 
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
   Launch launch;

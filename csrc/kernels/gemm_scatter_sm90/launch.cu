@@ -1,9 +1,37 @@
 #include "launch.h"
 
+#include "../copy_rows.cuh"
+#include "../dispatch.h"
+#include "../early_launch.h"
 #include "../encode_tensor_map.h"
-#include "launch_scalar.cuh"
+#include "../scalar.h"
+#include "kernel.cuh"
 
 namespace convt::gemm_scatter_sm90 {
+namespace {
+
+template <class Scalar, int Row, bool channels_last>
+cudaError_t launch_layout(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  static Prepared prepared;
+  return launch_kernel(prepared, gemm_scatter_sm90_kernel<Scalar, Row, channels_last>, launch.params,
+                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
+}
+
+template <class Scalar>
+cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch& launch, cudaStream_t stream) {
+  if (launch.params.copies_x) {
+    const auto grid = static_cast<unsigned>(copy_blocks(launch.copy));
+    copy_rows_kernel<uint16_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
+    return is_channels_last(problem) ? launch_layout<Scalar, Row, true>(plan, launch, stream)
+                                     : launch_layout<Scalar, Row, false>(plan, launch, stream);
+  });
+}
+
+}  // namespace
 
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
   Launch launch;

@@ -1,9 +1,15 @@
 // The launches of one element type and precision; each is instantiated in a translation unit of its own.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
+#include "params.h"
+
+#if defined(CONVT_GROUPED_INSTANTIATE)
 #include "../dispatch.h"
 #include "../prepared.h"
 #include "kernel.cuh"
+#endif
 
 namespace convt::grouped {
 

@@ -12,7 +12,4 @@ namespace convt::implicit_gemm_sm90 {
 // how wide the accesses are.
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
 
-// Whether the code for sm_90a is what the current device would run; a build without it has other code in its place.
-bool compiled_for_device();
-
 }  // namespace convt::implicit_gemm_sm90

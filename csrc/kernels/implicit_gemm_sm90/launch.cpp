@@ -24,15 +24,4 @@ cudaError_t launch(const Plan& plan, const Problem& given, const Operands& opera
   return dispatch_mode(problem, [&]<Mode mode>() { return launch_mode<mode>(plan, launch, stream); });
 }
 
-namespace {
-
-__global__ void which_code() {}
-
-}  // namespace
-
-bool compiled_for_device() {
-  cudaFuncAttributes attributes{};
-  return cudaFuncGetAttributes(&attributes, which_code) == cudaSuccess && attributes.ptxVersion == 90;
-}
-
 }  // namespace convt::implicit_gemm_sm90

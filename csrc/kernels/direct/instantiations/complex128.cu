@@ -1,8 +1,0 @@
-#define CONVT_DIRECT_INSTANTIATE
-#include "../launch_scalar.cuh"
-
-namespace convt::direct {
-
-template cudaError_t launch_scalar<Complex<double>>(const Plan&, const Problem&, const Operands&, cudaStream_t);
-
-}  // namespace convt::direct

@@ -1,8 +1,0 @@
-#define CONVT_GEMM_SCATTER_SM90_INSTANTIATE
-#include "../launch_scalar.cuh"
-
-namespace convt::gemm_scatter_sm90 {
-
-template cudaError_t launch_scalar<Float16>(const Plan&, const Problem&, const Launch&, cudaStream_t);
-
-}  // namespace convt::gemm_scatter_sm90

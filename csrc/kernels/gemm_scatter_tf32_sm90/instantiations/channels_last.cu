@@ -1,8 +1,0 @@
-#define CONVT_GEMM_SCATTER_TF32_SM90_INSTANTIATE
-#include "../launch_unit.cuh"
-
-namespace convt::gemm_scatter_tf32_sm90 {
-
-template cudaError_t launch_unit<true, 4>(const Plan&, const Launch&, cudaStream_t);
-
-}  // namespace convt::gemm_scatter_tf32_sm90
