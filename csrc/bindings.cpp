@@ -1,4 +1,8 @@
 // The Python module convt._C: loads the operators, and gives Python what tensors alone cannot ask of them.
+// Nearly all of it is pybind11's templates, called a few times. The eager call is no slower for it: its work is done in
+// torch's libraries.
+#pragma GCC optimize("O1")
+
 // torch's headers format their messages with fmt, which is not exported from its libraries.
 #define FMT_HEADER_ONLY 1
 // As in torch itself: its argument parser takes NumPy's integers too.

@@ -1,5 +1,5 @@
 // All instances are compiled here once more, for tests: their speed is nothing beside the compiler's.
-#pragma GCC optimize("O1")
+#pragma GCC optimize("Og")
 
 #include "host.h"
 
