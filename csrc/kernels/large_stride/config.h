@@ -1,10 +1,9 @@
-// Configurations of the large-stride family: one matrix product for all phases of the stride. Its M are the positions q
-// of the input (an output o of phase r = (o + padding) % stride belongs to q = (o + padding) / stride), its N the
-// output channels and phases, its K the input channels and the taps of a phase. A warp reads the weights of its 16
-// or 32 phases from memory once, straight into the tensor core's fragments, keeps them, and goes over all positions of
-// the block's rows, whose inputs are in shared memory. Phases along the width are neighbours in the output: a lane
-// stores 4
-// or 8.
+// Configurations of the large-stride family: one matrix product for all phases of the stride. Its rows are the output
+// channels and phases, its columns the positions q of the input (an output o of phase r = (o + padding) % stride
+// belongs to q = (o + padding) / stride), and its K the input channels and the taps of a phase. A warp reads the
+// weights of its 16 or 32 phases from memory once, straight into the tensor core's fragments, keeps them, and goes over
+// all positions of the block's rows, whose inputs are in shared memory. Phases along the width are neighbours in the
+// output: a lane stores 2 or 4.
 #pragma once
 
 #include <algorithm>
@@ -83,7 +82,7 @@ inline Tiling choose_tiling(const Problem& p, const Config& config) {
   t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
   t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
   t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
-  const int64_t of_lane = config.phases / 4;
+  const int64_t of_lane = config.phases / 8;
   t.padded_stride = ceil_div<int64_t>(p.stride_w, of_lane) * of_lane;
   t.phase_blocks = ceil_div<int64_t>(p.stride_h * t.padded_stride, config.phases);
   // One block a multiprocessor stages its inputs once; of many, two overlap.

@@ -1,8 +1,9 @@
 // One matrix product for all phases of a large stride. See config.h for the idea.
 //
-// A warp has 16 or 32 phases of one output channel: T = 2 or 4 tiles of the tensor core's N, whose columns c are the
-// phases T c ... T c + T - 1. So a lane loads T neighbouring weights, and its accumulators of a position, columns 2 t
-// and 2 t + 1 of all tiles, are the phases 2 T t ... 2 T t + 2 T - 1.
+// Weights are the tensor core's A, so that neither they nor inputs change registers between memory and a product: a
+// warp has 16 or 32 phases of one output channel, T = 1 or 2 tiles of 16 rows, and rows r and r + 8 of tile i are the
+// phases 2 T r + 2 i and the next. So a lane loads 2 T neighbouring weights, and its accumulators of a position are the
+// same phases.
 #pragma once
 
 #include "../load_if.h"
@@ -39,59 +40,64 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
   }
 }
 
-// The weights of neighbouring phases, as bits: words of two of 16-bit types if they lie together.
-template <class Scalar, bool Vectors, int Tiles>
-CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[Tiles]) {
-  if constexpr (Vectors) {
-    load_if<Tiles * sizeof(Scalar)>(valid >= Tiles, from, to);
-  } else {
-#pragma unroll
-    for (int i = 0; i < Tiles; ++i) load_if<sizeof(Scalar)>(valid > i, from + i * p.w_column_stride, to + i);
-  }
-}
-
 // A lane's phases of a row of them, from `column`; how many exist is `count`.
 struct Phases {
   int32_t row, column, count;
 };
 
+// Of neighbouring phases, the weights of an input channel, as bits: words of two of 16-bit types if they lie together.
+template <class Scalar, bool Vectors, int Count>
+CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[Count]) {
+  if constexpr (Vectors) {
+    load_if<Count * sizeof(Scalar)>(valid >= Count, from, to);
+  } else {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) load_if<sizeof(Scalar)>(valid > i, from + i * p.w_column_stride, to + i);
+  }
+}
+
 // A pair of words of K of the lane's phases, as they come from memory: finish_weights() makes them operands.
 // `from` is the pair's first weight of the lane's first phase.
 template <class Scalar, bool Vectors, int Tiles>
 CONVT_DEVICE void load_weights(const Params& p, const Scalar* from, const Weights& k, const Phases& r,
-                               uint32_t (&to)[2][Tiles]) {
+                               uint32_t (&to)[Tiles][4]) {
   const int32_t valid = r.row < k.rows ? smaller(r.count, k.columns - r.column) : 0;
 #pragma unroll
   for (int word = 0; word < 2; ++word) {
     if constexpr (sizeof(Scalar) == 4) {
-      load_phases<Scalar, Vectors, Tiles>(p, from, word < k.channels ? valid : 0, to[word]);
+      // Two at a time are the registers of an operand that lie side by side.
+#pragma unroll
+      for (int i = 0; i < Tiles; ++i) {
+        uint32_t two[2];
+        load_phases<Scalar, Vectors>(p, from + 2 * i * p.w_column_stride, word < k.channels ? valid - 2 * i : 0, two);
+        to[i][2 * word] = two[0], to[i][2 * word + 1] = two[1];
+      }
       from += p.w_in_stride;
     } else {
-      uint32_t low[Tiles], high[Tiles];
-      load_phases<Scalar, Vectors, Tiles>(p, from, 2 * word < k.channels ? valid : 0, low);
+      uint32_t low[2 * Tiles], high[2 * Tiles];
+      load_phases<Scalar, Vectors>(p, from, 2 * word < k.channels ? valid : 0, low);
       from += p.w_in_stride;
-      load_phases<Scalar, Vectors, Tiles>(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
+      load_phases<Scalar, Vectors>(p, from, 2 * word + 1 < k.channels ? valid : 0, high);
       from += p.w_in_stride;
 #pragma unroll
       for (int i = 0; i < Tiles; ++i) {
-        to[word][i] = !Vectors ? low[i] | high[i] << 16 : i % 2 == 0 ? low[i / 2] : high[i / 2];
+        to[i][2 * word] = Vectors ? low[i] : low[2 * i] | high[2 * i] << 16;
+        to[i][2 * word + 1] = Vectors ? high[i] : low[2 * i + 1] | high[2 * i + 1] << 16;
       }
     }
   }
 }
 
 template <class Scalar, bool Strict, bool Vectors, int Tiles>
-CONVT_DEVICE void finish_weights(uint32_t (&b)[2][Tiles]) {
+CONVT_DEVICE void finish_weights(uint32_t (&a)[Tiles][4]) {
 #pragma unroll
-  for (int word = 0; word < 2; ++word) {
-#pragma unroll
-    for (int i = 0; i < Tiles; i += 2) {
-      const uint32_t first = b[word][i], second = b[word][i + 1];
-      if constexpr (sizeof(Scalar) == 2 && Vectors) {
-        b[word][i] = __byte_perm(first, second, 0x5410), b[word][i + 1] = __byte_perm(first, second, 0x7632);
-      } else if constexpr (sizeof(Scalar) == 4 && !Strict) {
-        b[word][i] = tf32_operand(first), b[word][i + 1] = tf32_operand(second);
-      }
+  for (int i = 0; i < 2 * Tiles; ++i) {
+    uint32_t &first = a[i / 2][i % 2 * 2], &second = a[i / 2][i % 2 * 2 + 1];
+    if constexpr (sizeof(Scalar) == 2 && Vectors) {
+      const uint32_t low = first, high = second;
+      first = __byte_perm(low, high, 0x5410), second = __byte_perm(low, high, 0x7632);
+    } else if constexpr (sizeof(Scalar) == 4 && !Strict) {
+      first = tf32_operand(first), second = tf32_operand(second);
     }
   }
 }
@@ -171,7 +177,8 @@ template <class Scalar, bool Strict, bool Vectors, int Row>
 __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
     large_stride_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int Steps = configs[Row].steps, warp_phases = configs[Row].phases, Tiles = warp_phases / 8;
+  constexpr int Steps = configs[Row].steps, warp_phases = configs[Row].phases, Tiles = warp_phases / 16;
+  constexpr int outputs = 2 * Tiles;  // of a lane and a position: neighbouring phases
   unsigned char* shared = device::dynamic_shared_memory();
   constexpr int32_t pairs = Steps * step_pairs;
   const auto block = static_cast<int32_t>(blockDim.x);
@@ -236,20 +243,20 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
   }
   __syncthreads();
 
-  uint32_t b[Steps][2][Tiles];  // [step][word of the pair][tile]
-  if (task.idle) {
-#pragma unroll
-    for (int i = 0; i < 2 * Tiles * Steps; ++i) b[i / (2 * Tiles)][i / Tiles % 2][i % Tiles] = 0;
-  } else {
-    uint32_t column = task.phase_block * warp_phases + Tiles * g;
-    const uint32_t row = p.phase_row.divide(column);
-    const Phases mine{static_cast<int32_t>(row), static_cast<int32_t>(column),
-                      static_cast<int32_t>(row) < p.h.stride ? p.w_axis.stride - static_cast<int32_t>(column) : 0};
-    const Scalar* from = weights_of<Scalar>(p, task) + (row * p.w_row_stride + column * p.w_column_stride);
+  // The lane's phases are those of its outputs, too.
+  uint32_t first_phase = task.phase_block * warp_phases + outputs * g;
+  const auto phase_row = static_cast<int32_t>(p.phase_row.divide(first_phase));
+  const auto phase_column = static_cast<int32_t>(first_phase);
+  const int32_t phases = phase_row < p.h.stride ? smaller(outputs, p.w_axis.stride - phase_column) : 0;
+  uint32_t weights[Steps][Tiles][4];
+  {
+    // A warp that is idle loads nothing, without a branch: behind one, all weights would be waited for at once.
+    const Phases mine{phase_row, phase_column, task.idle ? 0 : phases};
+    const Scalar* from = weights_of<Scalar>(p, task) + (phase_row * p.w_row_stride + phase_column * p.w_column_stride);
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
       const Weights k = of_weights[step * step_pairs + t];
-      load_weights<Scalar, Vectors>(p, from + k.offset, k, mine, b[step]);
+      load_weights<Scalar, Vectors>(p, from + k.offset, k, mine, weights[step]);
     }
   }
 
@@ -304,14 +311,8 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
   __syncthreads();
   if (task.idle) return;
 #pragma unroll
-  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict, Vectors>(b[step]);
+  for (int step = 0; step < Steps; ++step) finish_weights<Scalar, Strict, Vectors>(weights[step]);
 
-  // The lane's outputs of a position.
-  constexpr int outputs = 2 * Tiles;
-  uint32_t first_column = task.phase_block * warp_phases + outputs * t;
-  const auto phase_row = static_cast<int32_t>(p.phase_row.divide(first_column));
-  const auto phase_column = static_cast<int32_t>(first_column);
-  const int32_t phases = phase_row < p.h.stride ? smaller(outputs, p.w_axis.stride - phase_column) : 0;
   const int64_t channel = static_cast<int64_t>(task.group) * p.out_channels + task.channel;
   float bias = 0;
   if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
@@ -319,76 +320,69 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
               phase_row * p.y_row_stride + phase_column * p.y_column_stride;
 
   const auto* from_inputs = reinterpret_cast<const unsigned char*>(inputs);
-  float wrong = 0;  // becomes NaN when an output is not finite
+  constexpr int blocks = loop_positions / 8;  // of positions: columns of a product
+  float wrong = 0;                            // becomes NaN when an output is not finite
   const int32_t begin = static_cast<int32_t>(task.part) * loop_positions,
                 step_positions = static_cast<int32_t>(p.parts.divisor) * loop_positions;
   for (int32_t first = begin; first < p.positions; first += step_positions) {
-    int32_t at[4];
+    int32_t at[blocks];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) at[i] = positions[first + 8 * i + g].input;
-    float sums[2][Tiles][4];  // [16 positions][tile]
+    for (int i = 0; i < blocks; ++i) at[i] = positions[first + 8 * i + g].input;
+    float sums[blocks][Tiles][4];
 #pragma unroll
-    for (int i = 0; i < 8 * Tiles; ++i) sums[i / (4 * Tiles)][i / 4 % Tiles][i % 4] = 0;
+    for (int i = 0; i < 4 * Tiles * blocks; ++i) sums[i / (4 * Tiles)][i / 4 % Tiles][i % 4] = 0;
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
       const int32_t offset = offsets[step * step_pairs + t];
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        uint32_t a[4];
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          // The plane of zeros has no row for the taps.
-          const uint2 v = *reinterpret_cast<const uint2*>(from_inputs + (at[2 * i + r] + offset));
-          a[r] = v.x, a[r + 2] = v.y;
-        }
+      for (int i = 0; i < blocks; ++i) {
+        // The plane of zeros has no row for the taps.
+        const uint2 v = *reinterpret_cast<const uint2*>(from_inputs + (at[i] + offset));
+        const uint32_t input[2] = {v.x, v.y};
         if constexpr (Strict) {
-          uint32_t high[4], low[4];
+          uint32_t high[2], low[2];
 #pragma unroll
-          for (int r = 0; r < 4; ++r) split_tf32_operand(a[r], high[r], low[r]);
+          for (int r = 0; r < 2; ++r) split_tf32_operand(input[r], high[r], low[r]);
 #pragma unroll
           for (int tile = 0; tile < Tiles; ++tile) {
-            uint32_t c[2], d[2];
-            split_tf32_operand(b[step][0][tile], c[0], d[0]);
-            split_tf32_operand(b[step][1][tile], c[1], d[1]);
+            uint32_t c[4], d[4];
+#pragma unroll
+            for (int r = 0; r < 4; ++r) split_tf32_operand(weights[step][tile][r], c[r], d[r]);
             // The tensor core truncates its sums: long ones are taken in float32.
             float part[4] = {0, 0, 0, 0};
-            device::mma_m16n8k8_tf32(part, low, c);
-            device::mma_m16n8k8_tf32(part, high, d);
-            device::mma_m16n8k8_tf32(part, high, c);
+            device::mma_m16n8k8_tf32(part, c, low);
+            device::mma_m16n8k8_tf32(part, d, high);
+            device::mma_m16n8k8_tf32(part, c, high);
 #pragma unroll
             for (int r = 0; r < 4; ++r) sums[i][tile][r] += part[r];
           }
         } else {
 #pragma unroll
           for (int tile = 0; tile < Tiles; ++tile) {
-            const uint32_t c[2] = {b[step][0][tile], b[step][1][tile]};
             if constexpr (sizeof(Scalar) == 4) {
-              device::mma_m16n8k8_tf32(sums[i][tile], a, c);
+              device::mma_m16n8k8_tf32(sums[i][tile], weights[step][tile], input);
             } else {
-              device::mma_m16n8k16<Scalar>(sums[i][tile], a, c);
+              device::mma_m16n8k16<Scalar>(sums[i][tile], weights[step][tile], input);
             }
           }
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const Position at = positions[first + 8 * i + g];
-      const int32_t half = 2 * (i % 2);
+    for (int i = 0; i < 2 * blocks; ++i) {
+      const int32_t position = first + 8 * (i / 2) + 2 * t + i % 2;
+      const Position at = positions[position];
       float v[outputs];
 #pragma unroll
       for (int j = 0; j < outputs; ++j) {
-        v[j] = sums[i / 2][j % Tiles][half + j / Tiles] + bias;
+        v[j] = sums[i / 2][j / 2][j % 2 * 2 + i % 2] + bias;
         wrong += v[j] * 0.0f;
       }
       Scalar* to = y + at.output;
-      if (at.inside == all && p.store_quads) {
-#pragma unroll
-        for (int j = 0; j < outputs; j += 4) {
-          if (phases > j) store<4>(to + j, v + j);
-        }
-      } else if (at.inside != none) {
-        const Place place = place_of(p, first_row, first + 8 * i + g);
+      const bool whole = at.inside == all && p.store_vectors && phases == outputs;
+      store_if<outputs>(whole, to, v);
+      if (at.inside != none && !whole) {
+        const Place place = place_of(p, first_row, position);
         const int32_t column = place.column + phase_column;
         if (static_cast<uint32_t>(place.row + phase_row) >= static_cast<uint32_t>(p.h.out)) continue;
 #pragma unroll
@@ -407,7 +401,8 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
       task_of(p, device::opaque(static_cast<int32_t>(blockIdx.x)), device::opaque(static_cast<int32_t>(threadIdx.x)));
   const Scalar *all_inputs = inputs_of<Scalar>(p, again), *w = weights_of<Scalar>(p, again);
 #pragma unroll 1
-  for (int32_t i = begin + g; i < p.positions; i += i % loop_positions < 24 ? 8 : step_positions - 24) {
+  for (int32_t n = 0, first = begin; first < p.positions; n += 1, first = n / (2 * blocks) * step_positions + begin) {
+    const int32_t i = first + n / 2 % blocks * 8 + 2 * t + n % 2;
     const Position at = positions[i];
     const Place place = place_of(p, first_row, i);
     const int32_t row = place.row + phase_row;

@@ -18,8 +18,8 @@ struct Params : StridedParams {
   int32_t pixels, plane;    // of the inputs in shared memory
   int32_t padded_stride, phase_tasks;
   Divisor blocks, row_blocks, groups, parts, phase_blocks, phase_row, q_w, in_columns, pair_count, taps_of_row;
-  bool load_vectors;  // whether weights of a lane's 2 or 4 phases can be loaded at once
-  bool store_quads;   // whether outputs of 4 phases can be stored at once
+  bool load_vectors;   // whether weights of neighbouring phases can be loaded at once
+  bool store_vectors;  // whether a lane's outputs of a position can be stored at once
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -46,15 +46,16 @@ inline Params make_params(const Config& c, const Problem& p, const Tiling& t, co
   };
   const int64_t size = element_size(p.dtype);
   const auto even = [](int64_t n, int64_t stride, int64_t by) { return n <= 1 || stride % by == 0; };
-  // A lane's phases of one pair are taps r, r + 1, ...; r is a multiple of their number.
-  const int64_t neighbours = c.phases / 8;
+  // A lane's phases of one pair are taps r, r + 1, ...; r is a multiple of their number. Those of float32 are loaded
+  // two at a time.
+  const int64_t outputs = c.phases / 8, neighbours = size == 4 ? 2 : outputs;
   q.load_vectors =
       aligned(o.w, neighbours * size) && p.w_strides[3] == 1 && even(p.in_channels, p.w_strides[0], neighbours) &&
       even(p.out_channels_per_group(), p.w_strides[1], neighbours) && even(p.kernel_h, p.w_strides[2], neighbours) &&
       (t.taps_w == 1 || p.stride_w % neighbours == 0) && p.kernel_w % neighbours == 0;
-  q.store_quads = aligned(o.result, 4 * size) && p.y_strides[3] == 1 && even(p.batch, p.y_strides[0], 4) &&
-                  even(p.out_channels, p.y_strides[1], 4) && even(p.out_h, p.y_strides[2], 4) && p.stride_w % 4 == 0 &&
-                  p.padding_w % 4 == 0;
+  q.store_vectors = aligned(o.result, outputs * size) && p.y_strides[3] == 1 &&
+                    even(p.batch, p.y_strides[0], outputs) && even(p.out_channels, p.y_strides[1], outputs) &&
+                    even(p.out_h, p.y_strides[2], outputs) && p.stride_w % outputs == 0 && p.padding_w % outputs == 0;
   return q;
 }
 

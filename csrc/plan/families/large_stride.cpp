@@ -180,9 +180,10 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     const double multiprocessors = device.multiprocessors;
     // Of the issue slots of a multiprocessor, at 1.7 GHz: staging its inputs, a round of 32 positions for each warp.
     const double steps = config.steps, warps = static_cast<double>(t.warps);
-    const double rounds = static_cast<double>(t.positions()) / large_stride::loop_positions;
+    const double rounds = static_cast<double>(t.positions() / t.parts) / large_stride::loop_positions;
     const double staging = static_cast<double>(2 * t.pairs * t.in_rows * t.in_columns) / 32 * 12;
-    const double instructions = staging + warps * (rounds * (120 + steps * (strict ? 90 : 14)) + 30 * steps);
+    const double step = strict ? 90 : 8 + 0.3 * config.phases;
+    const double instructions = staging + warps * (rounds * (110 + 3 * config.phases + steps * step) + 30 * steps);
     const double resident = std::max(1.0, std::floor(large_stride::resident_warps(config, strict) / warps));
     const double waves = std::max(1.0, static_cast<double>(blocks) / (multiprocessors * resident));
     // Few warps wait for memory: half of the issue slots are used.
