@@ -24,7 +24,8 @@ from convt import _C
 ROOT = Path(__file__).parent.parent
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-STEPS = {"k48": 48, "k96": 96, "k48_n32": 48, "k96_n32": 96}  # words of K: float32 channels or pairs of 16-bit channels, times taps
+# Words of K: float32 channels or pairs of 16-bit channels, times taps.
+STEPS = {"k48": 48, "k96": 96, "k48_n32": 48, "k96_n32": 96}
 TILED = ("tile_64x64", "tile_64x128", "tile_128x128")  # of any depth
 NAMES = [f"large_stride/{name}" for name in (*STEPS, *TILED)]
 
