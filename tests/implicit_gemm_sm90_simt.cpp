@@ -39,7 +39,9 @@ bool run(DataType dtype, Precision precision) {
   const bool in_place = mode != Mode::ieee && pick(0, 2) == 0;
   const bool boxes = pick(0, 2) == 0, row_boxes = sizeof(Scalar) == 2 && pick(0, 2) == 0;
   for (;;) {
-    const Case<Scalar> c(random_problem(dtype, precision));
+    Problem random = random_problem(dtype, precision);
+    if (pick(0, 11) == 0) random = without_taps(random);
+    const Case<Scalar> c(random);
     Problem p = c.p;
     p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
     p.w_aligned = reinterpret_cast<uintptr_t>(c.w.data) % 16 == 0;

@@ -424,6 +424,16 @@ def test_random_problems(configuration, precision, seed):
         check(p, configuration, x, w, b, rule_of_forward(p, x, w, b, precision))
 
 
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("stride", ((5, 4), (5, 2), (3, 1)))
+def test_rows_that_no_tap_reaches(stride, precision):
+    """Outputs are the bias, of channels of more than one block."""
+    p = Problem(1, 21, 75, (1, 3), (1, 4), stride, (1, 1), (2, 0))
+    x, w = (random_tensor(shape, dtype_of(precision), "cuda") for shape in (p.x_shape, p.w_shape))
+    check_all(p, x, w, precision)
+
+
 # Layers of published models, as large as float64 on the CPU allows.
 LAYERS = {
     "3x3": Problem(2, 64, 64, (24, 40), (3, 3), (1, 1), (1, 1)),

@@ -62,6 +62,13 @@ inline Problem random_problem(DataType dtype, Precision precision) {
   return p;
 }
 
+// The same with a single row of outputs, which no tap reaches, and more channels than a block of 64 has.
+inline Problem without_taps(Problem p) {
+  p.groups = 1, p.in_h = p.kernel_h = p.out_h = p.padding_h = 1, p.stride_h = 3, p.out_channels = pick(60, 140);
+  p.x_strides = dense(p.x_sizes()), p.w_strides = dense(p.w_sizes()), p.y_strides = dense(p.y_sizes());
+  return p;
+}
+
 // Kernels as large as their stride, in NCHW or channels_last, of which rows of x may begin at any element, or at
 // multiples of `unit`. The width of a kernel is kernel_w(whether the layout is channels_last).
 template <class KernelWidth>

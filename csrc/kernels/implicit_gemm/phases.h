@@ -105,7 +105,8 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
   };
   const int32_t most_rows = rank(h, period_h, row_phases, stacked, rows, t.row_rank);
   const int32_t most_columns = rank(w, period_w, column_phases, 1, columns, t.column_rank);
-  const int32_t phases = std::max(1, most_rows * most_columns);
+  // Columns have blocks of their own where no row has taps, too: then these have the bias alone.
+  const int32_t phases = std::max(1, most_rows) * std::max(1, most_columns);
   if (phases > blocks) return "has too few rows for the phases";
   t.channel_blocks =
       std::min(blocks / phases, static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), block_channels)));
