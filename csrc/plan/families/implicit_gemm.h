@@ -69,13 +69,19 @@ inline Candidate chosen_tile(Algorithm algorithm, const std::string& configurati
   return c;
 }
 
-// The better of the problem as it is and with its columns folded into channels.
-template <typename CandidateOf>
-Candidate better_folding(const Problem& p, const CandidateOf& candidate_of) {
-  if (!folds(p)) return candidate_of(p);
-  Candidate other = candidate_of(folded(p));
-  other.plan.tile.columns_folded = true;
-  return faster(candidate_of(p), other);
+// For each configuration the better of the problem as it is and with its columns folded into channels, of which
+// candidates_of(q) are as many.
+template <typename CandidatesOf>
+void add_better_foldings(const Problem& p, const CandidatesOf& candidates_of, std::vector<Candidate>& out) {
+  std::vector<Candidate> candidates = candidates_of(p);
+  if (folds(p)) {
+    std::vector<Candidate> others = candidates_of(folded(p));
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      others[i].plan.tile.columns_folded = true;
+      candidates[i] = faster(candidates[i], others[i]);
+    }
+  }
+  out.insert(out.end(), candidates.begin(), candidates.end());
 }
 
 }  // namespace convt

@@ -262,9 +262,12 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
 }  // namespace
 
 void implicit_gemm_sm80_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  for (int32_t row = 0; row < family::config_count; ++row) {
-    out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row); }));
-  }
+  const auto candidates_of = [&](const Problem& q) {
+    std::vector<Candidate> candidates;
+    for (int32_t row = 0; row < family::config_count; ++row) candidates.push_back(candidate_of(q, device, row));
+    return candidates;
+  };
+  add_better_foldings(p, candidates_of, out);
 }
 
 }  // namespace convt

@@ -301,52 +301,72 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, Way way) {
-  const Config& config = family::configs[row];
-  const std::string name = family::name_of(config, way), reason = refusal(p, device);
-  const auto refused = [&](const std::string& why) { return refuse(Algorithm::implicit_gemm_sm90, name, why); };
-  if (!reason.empty()) return refused(reason);
-  if (!family::has_mode(config, family::mode_of(p))) {
-    return refused(family::mode_of(p) == Mode::ieee
-                       ? "has no registers for promoted sums, which float32 without TF32 needs"
-                       : "is for float32 without TF32");
-  }
-  if (way.source == Source::rows && !family::may_bring_rows(p)) {
-    return refused("takes x whose rows are innermost and begin at multiples of 16 bytes");
-  }
-  if (way.source == Source::copy && !may_bring_into_channels_last(p)) {
-    return refused("copies x of less than 1 GiB that is not yet as the copy engine and the tensor cores take it");
-  }
+// What all ways of a configuration have alike: the phases that a tile has of the columns, and its tables with 1, 2 and
+// 4 rows of y stacked, as far as it takes them; or why it takes none.
+struct Phases {
+  std::string refusal;
+  int32_t columns = 0;
+  std::vector<family::Tables> stacked;
+};
+
+Phases phases_of(const Problem& p, const Config& config) {
   // All phases of the columns in a warpgroup, so that it writes whole lines, or as many as it has blocks for.
+  Phases phases;
   family::Tables t;
-  const auto cannot_hold = [&](int32_t column_phases) -> std::string {
-    const std::string cannot = family::make_tables(config, p, column_phases, 1, t);
+  const auto cannot_hold = [&](int32_t columns) -> std::string {
+    const std::string cannot = family::make_tables(config, p, columns, 1, t);
     if (!cannot.empty()) return cannot;
     for (int32_t i = 0; i < t.sets; ++i) {
       if (t.set[i].columns > config.m_blocks) return "has too few blocks for the phases";
     }
     return "";
   };
-  auto column_phases = static_cast<int32_t>(p.stride_w);
-  std::string cannot = cannot_hold(column_phases);
-  while (!cannot.empty() && column_phases > 1) {
-    column_phases = (column_phases + 1) / 2;
-    cannot = cannot_hold(column_phases);
+  phases.columns = static_cast<int32_t>(p.stride_w);
+  phases.refusal = cannot_hold(phases.columns);
+  while (!phases.refusal.empty() && phases.columns > 1) {
+    phases.columns = (phases.columns + 1) / 2;
+    phases.refusal = cannot_hold(phases.columns);
   }
-  if (!cannot.empty()) return refused(cannot);
+  if (!phases.refusal.empty()) return phases;
+  phases.stacked.push_back(t);
+  for (int32_t stacked = 2; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
+    if (!family::make_tables(config, p, phases.columns, stacked, t).empty()) break;
+    phases.stacked.push_back(t);
+  }
+  return phases;
+}
+
+// Why a configuration takes nothing of a problem, in whatever way, but for its phases; empty if it may.
+std::string mode_refusal(const Problem& p, const Config& config) {
+  if (family::has_mode(config, family::mode_of(p))) return "";
+  return family::mode_of(p) == Mode::ieee ? "has no registers for promoted sums, which float32 without TF32 needs"
+                                          : "is for float32 without TF32";
+}
+
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, Way way, const Phases& phases) {
+  const Config& config = family::configs[row];
+  const std::string name = family::name_of(config, way);
+  const auto refused = [&](const std::string& why) { return refuse(Algorithm::implicit_gemm_sm90, name, why); };
+  if (way.source == Source::rows && !family::may_bring_rows(p)) {
+    return refused("takes x whose rows are innermost and begin at multiples of 16 bytes");
+  }
+  if (way.source == Source::copy && !may_bring_into_channels_last(p)) {
+    return refused("copies x of less than 1 GiB that is not yet as the copy engine and the tensor cores take it");
+  }
+  if (!phases.refusal.empty()) return refused(phases.refusal);
   if (way.form == Form::gathered) {
     if (ceil_div(p.out_w, p.stride_w) > config.columns())
       return refused("gathers images of no more columns than a tile");
-    if (!may_gather(p, t)) return refused("gathers images and kernels of fewer rows and columns");
+    if (!may_gather(p, phases.stacked[0])) return refused("gathers images and kernels of fewer rows and columns");
   }
   Choice best;
   GemmTile tile;
-  tile.row_phases = 1, tile.column_phases = column_phases;
+  tile.row_phases = 1, tile.column_phases = phases.columns;
   tile.channels_last = way.source == Source::copy, tile.rows_in_boxes = way.source == Source::rows;
   const int32_t pieces = config.groups_n * config.pieces;
   // Small images: all positions of a row, of as many rows and images as a tile has positions for.
   const int64_t all_rows = ceil_div(p.out_h, p.stride_h), all_columns = ceil_div(p.out_w, p.stride_w);
-  const auto consider_gathered = [&] {
+  const auto consider_gathered = [&](const family::Tables& t) {
     tile.piece_rows = 0;
     tile.columns = static_cast<int32_t>(all_columns);
     tile.rows = static_cast<int32_t>(std::min(all_rows, config.columns() / all_columns));
@@ -354,11 +374,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
         tile.rows < all_rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (all_rows * all_columns)));
     consider(p, device, config, t, tile, best);
   };
-  const auto consider_tiles = [&] {
-    if (way.form == Form::gathered) {
-      if (tile.stacked_rows == 1) consider_gathered();
-      return;
-    }
+  const auto consider_tiles = [&](const family::Tables& t) {
+    if (way.form == Form::gathered) return consider_gathered(t);
     tile.piece_rows = way.form == Form::squares ? config.width / 8 : 1;
     for (int32_t columns = 1; columns <= pieces; columns *= 2) {
       for (int32_t rows = 1; rows * columns <= pieces; rows *= 2) {
@@ -368,15 +385,16 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       }
     }
   };
-  for (int32_t stacked = 1; stacked <= family::most_stacked && stacked <= p.out_h; stacked *= 2) {
-    if (!family::make_tables(config, p, column_phases, stacked, t).empty()) break;
-    tile.stacked_rows = stacked;
-    const bool may_place = family::weights_in_place(p, stacked);
+  // What is gathered is not stacked.
+  const size_t most = way.form == Form::gathered ? 1 : phases.stacked.size();
+  for (size_t i = 0; i < most; ++i) {
+    tile.stacked_rows = 1 << i;
+    const bool may_place = family::weights_in_place(p, tile.stacked_rows);
     for (const bool in_place : {false, true}) {
       // Only TF32's, or those of few channels, cost something where they are.
       if (in_place ? !may_place : may_place && p.dtype != DataType::float32 && !few_channels(p)) continue;
       tile.weights_in_place = in_place;
-      consider_tiles();
+      consider_tiles(phases.stacked[i]);
     }
   }
   if (best.grid == 0) {
@@ -390,11 +408,22 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
 }  // namespace
 
 void implicit_gemm_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  for (int32_t row = 0; row < family::config_count; ++row) {
-    for (const Way way : family::ways) {
-      out.push_back(better_folding(p, [&](const Problem& q) { return candidate_of(q, device, row, way); }));
+  const auto candidates_of = [&](const Problem& q) {
+    const std::string refused = refusal(q, device);
+    std::vector<Candidate> candidates;
+    for (int32_t row = 0; row < family::config_count; ++row) {
+      const Config& config = family::configs[row];
+      const std::string reason = refused.empty() ? mode_refusal(q, config) : refused;
+      const Phases phases = reason.empty() ? phases_of(q, config) : Phases{};
+      for (const Way way : family::ways) {
+        candidates.push_back(reason.empty()
+                                 ? candidate_of(q, device, row, way, phases)
+                                 : refuse(Algorithm::implicit_gemm_sm90, family::name_of(config, way), reason));
+      }
     }
-  }
+    return candidates;
+  };
+  add_better_foldings(p, candidates_of, out);
 }
 
 }  // namespace convt
