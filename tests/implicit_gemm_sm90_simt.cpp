@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
+#include "kernels/implicit_gemm_sm90/prepare.cuh"
 #include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
@@ -123,21 +123,15 @@ bool run(DataType dtype, Precision precision) {
     // The general one does what all of them do.
     if (pick(0, 3) == 0 && family::has_variant(config, mode, Variant::general)) variant = Variant::general;
     if (!variant) continue;
-    if (launch.params.channels_last) {
-      if (!launch.x_map.valid()) continue;
-      simt::launch(dim3(launch.channels_last_grid), dim3(family::channels_last_threads),
-                   family::channels_last_shared_bytes,
-                   [&] { family::channels_last_kernel<mode>(launch.channels_last); });
-    }
-    using Fragments = family::Fragments<mode>;
+    if (launch.params.channels_last && !launch.x_map.valid()) continue;
     if (shape.weights_in_place) {
       launch.params.w_map = device::make_tensor_map(family::make_w_map(p, c.w.data));
     }
-    if (family::packs(launch)) {
-      implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
-      simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
-                   static_cast<size_t>(launch.pack.tile.shared_bytes),
-                   [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
+    family::choose_blocks<mode>(launch.prepare);
+    if (const int64_t blocks = family::prepare_blocks(launch.prepare); blocks > 0) {
+      simt::launch(dim3(static_cast<unsigned>(blocks)), dim3(family::prepare_threads),
+                   static_cast<size_t>(launch.prepare.shared_bytes),
+                   [&] { family::prepare_kernel<mode>(launch.prepare); });
     }
     if (family::uses_x_map(launch.params)) launch.params.x_map = device::make_tensor_map(launch.x_map);
     if (family::uses_wide_x_map(launch.params)) {

@@ -125,8 +125,8 @@ inline constexpr int32_t barrier_words = 3 * most_patch_stages + 3 * most_weight
 inline constexpr int32_t words_at = 8 * barrier_words, shared_words = most_patch_stages + 4;
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
-// Where x is first brought into channels_last: threads of a block, and pixels of 128 bytes of channels.
-inline constexpr int32_t channels_last_threads = 256, channels_last_pixels = 64;
+// Where x is first brought into channels_last: pixels of a block of threads, which have 128 bytes of channels.
+inline constexpr int32_t channels_last_pixels = 64;
 inline constexpr int32_t channels_last_shared_bytes = channels_last_pixels * (row_bytes + 4);
 
 // Positions that a warp stages at once, and words from a channel of them to the next.

@@ -4,18 +4,6 @@
 
 namespace convt::implicit_gemm_sm90 {
 
-// Blocks of A: 64 rows of 128 bytes, as wgmma reads them.
-template <Mode mode>
-struct Fragments {
-  static constexpr int rows = 64, words = block_bytes / 4, group_words = row_bytes / 4, parts = parts_of(mode),
-                       warps = block_bytes / 512;
-  CONVT_HOST_DEVICE static int32_t row(int32_t warp, int32_t lane, int32_t) { return warp * 4 + lane / 8; }
-  CONVT_HOST_DEVICE static int32_t k(int32_t warp, int32_t lane, int32_t e) {
-    return (lane % 8 ^ (row(warp, lane, e) & 7)) * 4 + e;
-  }
-  static int32_t pitch(int32_t words) { return words | 1; }
-};
-
 // Barriers and words of shared memory, by threads of several warps: a barrier is made by one lane at a time, at an
 // address that the warp has in a uniform register.
 template <Mode mode, int Row>

@@ -98,20 +98,30 @@ struct ChannelsLastParams {
   Divisor by_channel_tiles, by_pixel_tiles, by_images, by_columns;
 };
 
+// Threads of a block that packs weights, or brings x into channels_last.
+inline constexpr int32_t prepare_threads = pack_threads;
+
+// What comes before the product. Blocks that pack come first.
+struct PrepareParams {
+  PackParams pack;
+  ChannelsLastParams channels_last;  // if Params::channels_last
+  uint32_t packing, bringing;        // blocks
+  int32_t shared_bytes;
+};
+
+inline int64_t prepare_blocks(const PrepareParams& p) { return static_cast<int64_t>(p.packing) + p.bringing; }
+
+static_assert(std::is_trivially_copyable_v<PrepareParams> && sizeof(PrepareParams) <= 4096);
+
 struct Launch {
   Params params;
-  ChannelsLastParams channels_last;  // if params.channels_last
-  uint32_t channels_last_grid;
+  PrepareParams prepare;
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
   TensorMapLayout y_maps[most_y_maps];
-  PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;
 };
-
-// Whether weights are packed, or counters cleared.
-inline bool packs(const Launch& launch) { return launch.pack.groups > 0 || launch.pack.counter_count > 0; }
 
 inline void make_channels_last(const Problem& p, const Operands& o, void* to, ChannelsLastParams& q, uint32_t& grid) {
   const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
@@ -167,7 +177,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   int64_t channels_last_at = 0;
   const Workspace workspace = make_workspace(config, p, n, tile, &channels_last_at);
-  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q, launch.pack);
+  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q,
+              launch.prepare.pack);
   q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
   q.patch_bytes = narrow(patch.bytes), q.patch_part_bytes = patch.pixels * row_bytes;
@@ -178,10 +189,11 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weight_stage_bytes = narrow(shared.weight_stage_bytes);
   q.weights_stay = shared.weights_stay;
   q.channels_last = tile.channels_last;
+  launch.prepare.bringing = 0;
   const void* x = o.x;
   if (tile.channels_last) {
     void* const to = static_cast<unsigned char*>(o.workspace) + channels_last_at;
-    make_channels_last(p, o, to, launch.channels_last, launch.channels_last_grid);
+    make_channels_last(p, o, to, launch.prepare.channels_last, launch.prepare.bringing);
     x = to;
   }
   launch.x_map = make_x_map(p, x, tile, patch);
