@@ -26,8 +26,10 @@ template <Mode mode>
 void launch_row(int32_t row, Variant variant, const family::Launch& launch) {
   visit_row<family::config_count>(row, [&]<int Row>() {
     family::with_variant<mode, Row>(variant, [&](auto constant) {
-      simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
-                   [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); });
+      simt::launch(
+          dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
+          [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); },
+          static_cast<size_t>(family::cluster_of(launch.params)));
     });
   });
 }
@@ -110,10 +112,15 @@ bool run(DataType dtype, Precision precision) {
       shape.reuse = static_cast<int32_t>(reuse), shape.patch_stages = std::max(stages, family::fewest_patch_stages);
       break;
     }
+    // Blocks may share x, whatever the planner thinks of it.
+    shape.cluster = shape.reuse == 1 && pick(0, 1) == 0 &&
+                            family::may_share_x(p, counts, tables, shape, family::make_x_map(p, c.x.data, shape, patch))
+                        ? 2
+                        : 1;
     if (row_boxes && (family::channels_innermost(p) || !family::stores_boxes(config, p, nullptr, tables, shape)))
       continue;
     // A block takes several tiles.
-    plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
+    plan.grid = pick(1, std::min<int64_t>(6, family::units_of(counts, shape))) * shape.cluster;
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
@@ -154,8 +161,8 @@ bool run(DataType dtype, Precision precision) {
          : launch.params.channels_innermost ? ", stores boxes"
                                             : ", stores boxes of rows") +
         ", variant " + std::to_string(static_cast<int>(*variant)) + (shape.weights_in_place ? " in place" : "") +
-        (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
-        std::to_string(t.splits);
+        (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", cluster " +
+        std::to_string(t.cluster) + ", splits " + std::to_string(t.splits);
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto rounded = [](bool by_engine) -> float (*)(float) {

@@ -3,6 +3,7 @@
 import functools
 import math
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -52,6 +53,7 @@ DEVICES = {"implicit_gemm_sm80": "a100", "implicit_gemm_sm90": "h200"}
 REASONS = (
     "needs more shared memory than a block has",
     "is compiled for x in boxes of the copy engine, without gathering and splits",
+    "has two blocks share what the copy engine brings, if they read the same of x",
     "is not in the code for sm_90a",
 )
 
@@ -75,7 +77,7 @@ def may_gather(configuration, mode):
         found = candidates(explain(Problem(4, 64, 64, (8, 8), (3, 3), (1, 1), (1, 1)), mode), "implicit_gemm_sm90")
     finally:
         torch.backends.cudnn.allow_tf32 = allowed
-    return found[configuration.replace("+copy", "")].fits
+    return found[configuration.replace("+copy", "").replace("+cluster", "")].fits
 
 
 def explain(p, mode, device="h200"):
@@ -111,6 +113,7 @@ def test_every_configuration_takes_a_dense_layer(family, precision):
         if candidate.fits:
             way, tile = name.split("+")[1:], candidate.plan.tile
             assert (tile.rows_in_boxes, tile.channels_last) == ("rows" in way, "copy" in way)
+            assert tile.cluster == (2 if "cluster" in way else 1)
             if family == "implicit_gemm_sm90":
                 form = "gathered" if tile.piece_rows == 0 else "squares" if tile.piece_rows > 1 else None
                 assert form == next((f for f in way if f in ("gathered", "squares")), None)
@@ -140,7 +143,7 @@ def test_x_in_channels_last_has_one_source(precision):
     tiles = [candidate.plan.tile for candidate in found.values() if candidate.fits]
     assert tiles
     assert not any(tile.rows_in_boxes or tile.channels_last for tile in tiles)
-    direct = {name: c for name, c in found.items() if takes(name, precision) and not name.endswith(("+rows", "+copy"))}
+    direct = {name: c for name, c in found.items() if takes(name, precision) and not re.search(r"\+(rows|copy)", name)}
     assert all(candidate.fits or candidate.refusal in REASONS for candidate in direct.values())
 
 
@@ -371,32 +374,34 @@ def candidate_of(configuration, p, x, w, b=None):
 
 
 def check(p, configuration, x, w, b, assert_right):
+    """Whether the configuration takes it, and then right and the same bits again."""
     dtype = x.dtype
-    candidate = candidate_of(configuration, p, x, w, b)
-    if candidate.refusal in REASONS or ("+" in configuration and not candidate.fits):
-        return  # a patch of many small images; x is not such a source
+    if not candidate_of(configuration, p, x, w, b).fits:
+        return False
     poison_allocator(p.y_shape, dtype=dtype)
     result = forced(configuration, x, w, b, p)
     assert_right(result)
     for _ in range(2):
         poison_allocator(p.y_shape, dtype=dtype)
         assert torch.equal(forced(configuration, x, w, b, p), result)
+    return True
 
 
 def check_all(p, x, w, mode, only=FAMILIES):
     """With a bias, by each configuration that takes the mode."""
     b = random_tensor((p.out_channels,), x.dtype, "cuda")
     assert_right = rule_of_forward(p, x, w, b, mode)
-    for configuration in NAMES:
-        if configuration.startswith(only) and takes(configuration, mode):
-            check(p, configuration, x, w, b, assert_right)
+    tried = [name for name in NAMES if name.startswith(only) and takes(name, mode)]
+    assert sum(check(p, name, x, w, b, assert_right) for name in tried) > 2
 
 
 def random_operands(rng, configuration, dtype):
     """A random problem with x and w; x is such a source as the configuration is for."""
     way = configuration.split("+")[1:]
     while True:
-        p = random_problem(rng, most_channels=rng.choice((6, 24, 80)), most_size=rng.choice((7, 20)))
+        # Blocks that share what they gather are of other channels.
+        most_channels = rng.choice((6, 24, 80)) if not {"gathered", "cluster"} <= set(way) else 300
+        p = random_problem(rng, most_channels=most_channels, most_size=rng.choice((7, 20)))
         memory = [rng.choice(MEMORY[:5]) for _ in range(2)]
         if "rows" in way:
             p = replace(p, size=(p.size[0], math.ceil(p.size[1] / 8) * 8))
@@ -523,16 +528,19 @@ def test_stacked_rows(layout, layer, precision):
     check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 
-# The second of Hopper's takes float32 without TF32, too.
-SOME = ("implicit_gemm_sm80/64x128", "implicit_gemm_sm90/2x64x256", "implicit_gemm_sm90/2x64x128")
+# They take all modes.
+SOME = (
+    "implicit_gemm_sm80/64x64",
+    "implicit_gemm_sm90/128x64",
+    "implicit_gemm_sm90/2x64x128+squares+copy",
+    "implicit_gemm_sm90/2x64x128+squares+copy+cluster",
+)
 
 
 @pytest.mark.gpu
 @modes
 @pytest.mark.parametrize("configuration", SOME)
 def test_the_same_bits_on_every_stream(configuration, precision):
-    if not takes(configuration, precision):
-        pytest.skip("this configuration does not take the mode")
     check_every_stream(configuration, precision, LAYERS["many channels"])
 
 
@@ -541,8 +549,6 @@ def test_the_same_bits_on_every_stream(configuration, precision):
 @pytest.mark.parametrize("width", (9, 8), ids=("rows of 16 bytes", "rows of 7"))
 @pytest.mark.parametrize("configuration", SOME)
 def test_nan_and_inf_spread_by_taps_only(configuration, width, precision):
-    if not takes(configuration, precision):
-        pytest.skip("this configuration does not take the mode")
     p, dtype = Problem(1, 8, 16, (6, width), (3, 4), (2, 1), (1, 2)), dtype_of(precision)
     rng = random.Random(0)
     ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")

@@ -84,12 +84,14 @@ enum class Form {
 struct Way {
   Source source;
   Form form;
+  int32_t cluster;  // blocks of it, which share x
 };
 inline constexpr Way ways[] = {
-    {Source::direct, Form::lines}, {Source::direct, Form::squares}, {Source::direct, Form::gathered},
-    {Source::rows, Form::lines},   {Source::rows, Form::squares},  // boxes of rows have no single positions
-    {Source::copy, Form::lines},   {Source::copy, Form::squares},   {Source::copy, Form::gathered},
-};
+    {Source::direct, Form::lines, 1},   {Source::direct, Form::lines, 2},    {Source::direct, Form::squares, 1},
+    {Source::direct, Form::squares, 2}, {Source::direct, Form::gathered, 1}, {Source::direct, Form::gathered, 2},
+    {Source::rows, Form::lines, 1},     {Source::rows, Form::squares, 1},    {Source::copy, Form::lines, 1},
+    {Source::copy, Form::lines, 2},     {Source::copy, Form::squares, 1},    {Source::copy, Form::squares, 2},
+    {Source::copy, Form::gathered, 1},  {Source::copy, Form::gathered, 2}};
 inline constexpr int32_t way_count = sizeof(ways) / sizeof(ways[0]);
 
 inline std::string name_of(const Config& c, Way way) {
@@ -99,7 +101,8 @@ inline std::string name_of(const Config& c, Way way) {
                                       : "+gathered") +
          (way.source == Source::direct ? ""
           : way.source == Source::rows ? "+rows"
-                                       : "+copy");
+                                       : "+copy") +
+         (way.cluster == 1 ? "" : "+cluster");
 }
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;

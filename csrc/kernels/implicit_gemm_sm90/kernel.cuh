@@ -18,7 +18,7 @@ CONVT_DEVICE void make_barriers(const Params& p, unsigned char* shared, const Ba
 #pragma unroll 1
     for (int32_t s = 0; s < p.stages; ++s) {
       device::mbarrier_init(barriers.patch_full(s), patch_arrivals<mode>(p));
-      device::mbarrier_init(barriers.patch_empty(s), readers);
+      device::mbarrier_init(barriers.patch_empty(s), p.shares_x ? 2 * readers : readers);
       device::mbarrier_init(barriers.patch_read(s), 1);
     }
     for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(barriers.order(group), warps);
@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   make_barriers<mode, Row>(p, shared, barriers);
   if constexpr (variant == Variant::general) clear_beyond_boxes<mode>(p, shared);
   __syncthreads();
+  if (p.shares_x) device::cluster_barrier();  // before one arrives at the other's barriers
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
     consume<mode, Row, variant>(p, shared, barriers);
@@ -90,6 +91,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
       copy_weights<mode>(p, barriers);
     }
   }
+  if (p.shares_x) device::cluster_barrier();  // shared memory stays until the other one needs it no more
 #endif
 }
 

@@ -23,7 +23,7 @@ template <Mode mode, int Row, Variant variant>
 cudaError_t launch_variant(const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
   return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row, variant>, launch.params, launch.grid, threads,
-                       launch.shared_bytes, stream, prepare_blocks(launch.prepare) > 0);
+                       launch.shared_bytes, stream, prepare_blocks(launch.prepare) > 0, cluster_of(launch.params));
 }
 
 template <Mode mode, int Row>

@@ -38,10 +38,12 @@ struct Params : CommonParams {
   bool phases_in_boxes;   // phases of the rows of y are a dimension of y_maps
   RowBoxes row_boxes;     // if store_boxes, and rows are innermost in y
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
-  int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
-  int32_t reuse;          // tiles of a unit
-  bool in_turn;           // warpgroups that take tiles in turn multiply in turn
-  int32_t last_count;     // products of the last chunk of the reduction
+  bool shares_x;          // blocks are clusters of two, which have the same positions and other channels
+  // Of the grid, or of its clusters: tiles of the same patch, one after the other; splits are units of their own.
+  int32_t units;
+  int32_t reuse;                      // tiles of a unit
+  bool in_turn;                       // warpgroups that take tiles in turn multiply in turn
+  int32_t last_count;                 // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
@@ -55,6 +57,9 @@ struct Params : CommonParams {
 
 static_assert(std::is_trivially_copyable_v<Params>);
 static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
+
+// Blocks of a cluster.
+CONVT_HOST_DEVICE constexpr int32_t cluster_of(const Params& p) { return p.shares_x ? 2 : 1; }
 
 // Which maps of x the copy engine is given. Boxes of rows may all be wide, and of float32 they are.
 CONVT_HOST_DEVICE constexpr bool uses_x_map(const Params& p) {
@@ -213,7 +218,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     launch.y_maps[i] =
         q.channels_innermost ? make_y_map(config, p, o.result, tile, i) : make_row_boxes_map(config, p, o.result, tile);
   }
-  q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
+  q.shares_x = tile.cluster > 1;
+  q.units = narrow(units_of(n, tile)), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
                                           channels_of_fragment(mode)));
@@ -242,7 +248,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   if (!tile.channels_last) q.x_prefetch = make_prefetch(p, o.x, p.x_sizes(), p.x_strides, plan.grid);
   if (tile.weights_in_place) q.w_prefetch = make_prefetch(p, o.w, p.w_sizes(), p.w_strides, plan.grid);
   launch.shared_bytes = shared.bytes;
-  launch.grid = static_cast<uint32_t>(plan.grid), q.by_blocks = Divisor(plan.grid);
+  launch.grid = static_cast<uint32_t>(plan.grid), q.by_blocks = Divisor(plan.grid / tile.cluster);
 }
 
 }  // namespace convt::implicit_gemm_sm90
