@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 # Words of K: float32 channels or pairs of 16-bit channels, times taps.
-STEPS = {"k48": 48, "k96": 96, "k48_n32": 48, "k96_n32": 96}
+STEPS = {"k96": 96, "k48_n32": 48, "k96_n32": 96}
 TILED = ("tile_64x64", "tile_64x128", "tile_128x128")  # of any depth
 NAMES = [f"large_stride/{name}" for name in (*STEPS, *TILED)]
 
@@ -215,6 +215,6 @@ def test_more_images_than_a_grid_is_high():
     p = Problem(70_000, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
     x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
     torch.backends.cudnn.allow_tf32 = False
-    result = forced_if_it_fits("large_stride/k48", x, w, None, p)
+    result = forced_if_it_fits("large_stride/k96", x, w, None, p)
     last = Problem(1, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
     assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))

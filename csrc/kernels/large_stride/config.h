@@ -21,8 +21,7 @@ struct Config {
   int32_t tile_positions = 0, tile_columns = 0, chunk_words = 0;
 };
 
-inline constexpr Config configs[] = {{"k48", 6, 16},
-                                     {"k96", 12, 16},
+inline constexpr Config configs[] = {{"k96", 12, 16},
                                      // Inputs are read from shared memory half as often.
                                      {"k48_n32", 6, 32},
                                      {"k96_n32", 12, 32},
@@ -38,9 +37,7 @@ constexpr bool compiled(const Config& c, bool strict, int64_t element_bytes) {
   return !strict || c.tile_positions <= 64;
 }
 // Warps of a multiprocessor, by the registers that the weights take: 128, 168 or 255 a thread. A block has at most 12.
-constexpr int32_t resident_warps(const Config& c, bool strict) {
-  return strict ? (c.steps > 6 ? 8 : 12) : c.phases > 16 ? 12 : 16;
-}
+constexpr int32_t resident_warps(const Config& c, bool strict) { return strict ? 8 : c.phases > 16 ? 12 : 16; }
 constexpr int32_t most_warps(const Config& c, bool strict) { return std::min(12, resident_warps(c, strict)); }
 // 16-bit inputs on their way take twice the registers.
 constexpr int32_t tile_resident_blocks(int32_t tile_columns, int64_t element_bytes) {
