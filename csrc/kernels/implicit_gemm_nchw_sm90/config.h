@@ -27,7 +27,6 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"32x384", 1, 32, 6, 2},
     {"2x32x256", 2, 32, 4, 2},
     {"subpixel_16x512", 1, 16, 8, 2, true},
     {"subpixel_32x384", 1, 32, 6, 2, true},
