@@ -126,14 +126,7 @@ bool run(int32_t row) {
                  [&] { few_positions::few_positions_kernel<Scalar, Vector, Positions>(params); });
   };
   const auto with_vector = [&]<int Vector>() {
-    switch (c.positions) {
-      case 1:
-        return with.template operator()<Vector, 1>();
-      case 4:
-        return with.template operator()<Vector, 4>();
-      default:
-        return with.template operator()<Vector, 8>();
-    }
+    c.positions == 1 ? with.template operator()<Vector, 1>() : with.template operator()<Vector, 4>();
   };
   if (vector * sizeof(Scalar) == 16) {
     with_vector.template operator()<16 / sizeof(Scalar)>();

@@ -21,7 +21,7 @@ from convt import _C
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-NAMES = [f"few_positions/p{n}" for n in (1, 4, 8)]
+NAMES = [f"few_positions/p{n}" for n in (1, 4)]
 
 INNERMOST = Problem(1, 512, 512, (1, 1), (4, 4), (2, 2), (1, 1))
 WORLD_MODEL = Problem(1, 1024, 128, (1, 1), (5, 5), (2, 2))
@@ -98,7 +98,7 @@ def test_refusals_say_why():
     for reason, p in refused.items():
         assert {c.refusal for c in candidates(p).values()} == {reason}
     wide = Problem(1, 1 << 16, 8, (1, 1), (1, 1), (1, 1))
-    assert "bytes of shared memory a block" in candidates(wide)["p8"].refusal
+    assert "bytes of shared memory a block" in candidates(wide)["p4"].refusal
     assert {c.refusal for c in candidates(INNERMOST, torch.float64).values()} == {"has no float64"}
     # CUDA cores only: any GPU takes it.
     assert all(c.fits for c in candidates(INNERMOST, device="v100").values())

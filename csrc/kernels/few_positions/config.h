@@ -14,7 +14,7 @@ struct Config {
   int32_t positions;  // of a thread's sums
 };
 
-inline constexpr Config configs[] = {{"p1", 1}, {"p4", 4}, {"p8", 8}};
+inline constexpr Config configs[] = {{"p1", 1}, {"p4", 4}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t threads = 256;
@@ -23,8 +23,6 @@ inline constexpr int32_t most_columns = 256;            // taps times output cha
 inline constexpr int32_t most_positions = 64;           // of an image: all its products are in shared memory
 
 // Rows of weights that a thread has on their way, as its registers allow beside the sums.
-constexpr int32_t rows_at_once(int32_t vector, int32_t positions, int64_t element_bytes) {
-  return vector * element_bytes < 16 ? 16 : vector * positions > 32 ? 4 : 8;
-}
+constexpr int32_t rows_at_once(int32_t vector, int64_t element_bytes) { return vector * element_bytes < 16 ? 16 : 8; }
 
 }  // namespace convt::few_positions

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor)
     few_positions_kernel(const __grid_constant__ Params p) {
   constexpr int bytes = Vector * sizeof(Scalar), words = bytes < 4 ? 1 : bytes / 4;
   constexpr int wide = Vector < 4 ? Vector : 4;  // of a store to shared memory
-  constexpr int depth = rows_at_once(Vector, Positions, sizeof(Scalar));
+  constexpr int depth = rows_at_once(Vector, sizeof(Scalar));
   auto* inputs = reinterpret_cast<float*>(device::dynamic_shared_memory());
   auto* products = reinterpret_cast<float*>(device::dynamic_shared_memory() + p.products_offset);
 

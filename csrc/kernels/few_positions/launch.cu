@@ -26,8 +26,6 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
         return launch_kernel<Scalar, Vector, 1>(plan, params, stream);
       case 4:
         return launch_kernel<Scalar, Vector, 4>(plan, params, stream);
-      case 8:
-        return launch_kernel<Scalar, Vector, 8>(plan, params, stream);
       default:
         return cudaErrorInvalidConfiguration;
     }

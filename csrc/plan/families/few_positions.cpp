@@ -70,7 +70,7 @@ Candidate few_positions_candidate(const Problem& p, const DeviceInfo& device, in
   const double product = together * few_positions::threads / 32 * rows * of_row * issue;
   const double sums = together * number(config.positions * d.columns * d.row_lanes) / 32 * 2 * issue;
   // Each batch of rows, and each of inputs, waits for memory.
-  const double batches = std::ceil(rows / few_positions::rows_at_once(vector, config.positions, size));
+  const double batches = std::ceil(rows / few_positions::rows_at_once(vector, size));
   const double inputs = std::ceil(number(p.in_channels_per_group() * config.positions) / (4 * few_positions::threads));
   const double of_pass = 0.92 * product + 5.0 * sums + 0.33e-6 * batches + 0.75e-6 * inputs;
   const double outputs = number(d.images * out_channels * p.out_h * p.out_w) / few_positions::threads;
