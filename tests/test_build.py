@@ -279,17 +279,11 @@ def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(tmp_path):
 
 
 @with_source
-@pytest.mark.parametrize("mode", ("tf32", "float16", "bfloat16"))
-def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(mode, tmp_path):
-    kernels = compile_for_hopper(f"implicit_gemm_nchw_sm90/instantiations/{mode}.cu", tmp_path)
-    assert len(kernels) == configurations("implicit_gemm_nchw_sm90")
-
-
-@with_source
-def test_the_compiler_keeps_wgmma_in_flight_at_any_shift_of_channels_last(tmp_path):
-    kernels = compile_for_hopper("implicit_gemm_nhwc_sm90/launch.cu", tmp_path)
+@pytest.mark.parametrize("family", ("implicit_gemm_nchw_sm90", "implicit_gemm_nhwc_sm90"))
+def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(family, tmp_path):
+    kernels = compile_for_hopper(f"{family}/launch.cu", tmp_path)
     # Of all modes but ieee, which is 1.
-    assert count(kernels, r"\S*ModeE(\d)E") == dict.fromkeys("023", configurations("implicit_gemm_nhwc_sm90"))
+    assert count(kernels, r"\S*ModeE(\d)E") == dict.fromkeys("023", configurations(family))
 
 
 @with_source

@@ -1,4 +1,4 @@
-// The launches of one element type; each is instantiated in a translation unit of its own.
+// The launches of one element type; those of 32 bits are instantiated in one translation unit, those of 16 in another.
 #pragma once
 
 #include <cuda_runtime_api.h>

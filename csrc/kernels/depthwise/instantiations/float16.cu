@@ -4,5 +4,6 @@
 namespace convt::depthwise {
 
 template cudaError_t launch_scalar<Float16>(const Plan&, const Problem&, const Operands&, cudaStream_t);
+template cudaError_t launch_scalar<BFloat16>(const Plan&, const Problem&, const Operands&, cudaStream_t);
 
 }  // namespace convt::depthwise

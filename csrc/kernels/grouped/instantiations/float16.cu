@@ -4,5 +4,6 @@
 namespace convt::grouped {
 
 template cudaError_t launch_scalar<Float16, false>(const Plan&, const Problem&, const Operands&, cudaStream_t);
+template cudaError_t launch_scalar<BFloat16, false>(const Plan&, const Problem&, const Operands&, cudaStream_t);
 
 }  // namespace convt::grouped

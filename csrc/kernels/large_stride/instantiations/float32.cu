@@ -3,6 +3,7 @@
 
 namespace convt::large_stride {
 
+template cudaError_t launch_scalar<float, false>(const Plan&, const Problem&, const Operands&, cudaStream_t);
 template cudaError_t launch_scalar<float, true>(const Plan&, const Problem&, const Operands&, cudaStream_t);
 
 }  // namespace convt::large_stride

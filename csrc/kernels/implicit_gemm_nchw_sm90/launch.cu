@@ -1,25 +1,13 @@
-// The launches of one mode; each mode is instantiated in a translation unit of its own.
-#pragma once
-
-#include <cuda_runtime_api.h>
-
-#include "params.h"
-
-namespace convt::implicit_gemm_nchw_sm90 {
-
-template <Mode mode>
-cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream);
-
-}  // namespace convt::implicit_gemm_nchw_sm90
-
-#if defined(CONVT_IMPLICIT_GEMM_NCHW_SM90_INSTANTIATE)
+#include "launch.h"
 
 #include "../dispatch.h"
 #include "../early_launch.h"
+#include "../encode_tensor_map.h"
 #include "../implicit_gemm/prepare.cuh"
 #include "kernel.cuh"
 
 namespace convt::implicit_gemm_nchw_sm90 {
+namespace {
 
 template <Mode mode, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
@@ -38,6 +26,19 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
                                     [&]<int Row>() { return launch_configuration<mode, Row>(plan, launch, stream); });
 }
 
-}  // namespace convt::implicit_gemm_nchw_sm90
+}  // namespace
 
-#endif
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  Launch launch;
+  make_launch(plan, problem, operands, launch);
+  if (!make_tensor_map(launch.x_map, launch.params.x_map)) return cudaErrorNotSupported;
+  return dispatch_mode(problem, [&]<Mode mode>() -> cudaError_t {
+    if constexpr (mode == Mode::ieee) {
+      return cudaErrorInvalidConfiguration;
+    } else {
+      return launch_mode<mode>(plan, launch, stream);
+    }
+  });
+}
+
+}  // namespace convt::implicit_gemm_nchw_sm90

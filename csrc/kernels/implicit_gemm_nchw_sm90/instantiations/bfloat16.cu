@@ -1,8 +1,0 @@
-#define CONVT_IMPLICIT_GEMM_NCHW_SM90_INSTANTIATE
-#include "../launch_mode.cuh"
-
-namespace convt::implicit_gemm_nchw_sm90 {
-
-template cudaError_t launch_mode<Mode::bfloat16>(const Plan&, const Launch&, cudaStream_t);
-
-}  // namespace convt::implicit_gemm_nchw_sm90
