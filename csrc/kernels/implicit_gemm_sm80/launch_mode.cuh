@@ -1,4 +1,4 @@
-// The launches of one mode; each is instantiated in a translation unit of its own.
+// The launches of one mode, which are instantiated in translation units of 32 and of 16 bits.
 #pragma once
 
 #include <cuda_runtime_api.h>
