@@ -193,8 +193,9 @@ struct Block {
 };
 
 inline Block* block = nullptr;
-inline std::vector<Block*> cluster;  // the blocks that run
-inline unsigned at_cluster_barrier = 0, cluster_barriers = 0;
+inline std::vector<Block*> cluster;                    // the blocks that run
+inline unsigned at_cluster_barrier = 0;                // threads
+constexpr int cluster_barrier_id = 16;                 // after those of a block
 inline std::map<uintptr_t, CountingBarrier> counting;  // in their shared memory
 inline std::mt19937 generator;
 inline void seed(unsigned s) {
@@ -834,14 +835,17 @@ inline void mbarrier_arrive_at(SharedAddress barrier, uint32_t block, bool condi
   if (condition) mbarrier_arrive(simt::address_in(block, barrier));
 }
 inline void cluster_barrier() {
-  const unsigned before = simt::cluster_barriers;
   unsigned threads = 0;
   for (const simt::Block* b : simt::cluster) threads += static_cast<unsigned>(b->threads.size());
-  if (++simt::at_cluster_barrier == threads) simt::at_cluster_barrier = 0, ++simt::cluster_barriers;
-  for (int64_t turns = 0; simt::cluster_barriers == before; ++turns) {
-    if (turns > 2000000) simt::fail("a wait for the blocks of a cluster does not end");
-    simt::to_scheduler();
+  simt::block->current->barrier = simt::cluster_barrier_id;
+  simt::block->current->state = simt::State::at_barrier;
+  if (++simt::at_cluster_barrier == threads) {
+    simt::at_cluster_barrier = 0;
+    for (simt::Block* b : simt::cluster) {
+      for (auto& t : b->threads) t->state = simt::State::ready;
+    }
   }
+  simt::to_scheduler();
 }
 inline void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
   simt::counting_barrier(barrier).bytes += bytes;
