@@ -181,6 +181,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   Barrier barriers[16];
+  bool any[16] = {};  // of the threads that meet at one
   std::vector<Warpgroup> warpgroups;
   unsigned live = 0;
   const std::function<void()>* kernel = nullptr;
@@ -610,9 +611,9 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == 0xffffffffu; }
 inline int __syncthreads_or(int predicate) {
-  static int any;
+  bool& any = simt::block->any[0];
   __syncthreads();
-  any = 0;
+  any = false;
   __syncthreads();
   any |= predicate != 0;
   __syncthreads();
@@ -808,7 +809,7 @@ inline void named_barrier(int id, int threads) {
 }
 
 inline bool named_barrier_or(int id, int threads, bool condition) {
-  static bool any[16];
+  bool (&any)[16] = simt::block->any;
   named_barrier(id, threads);
   any[id] = false;
   named_barrier(id, threads);
