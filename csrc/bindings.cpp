@@ -259,7 +259,6 @@ void bind(py::module_& m) {
       .def_readonly("rows_in_boxes", &GemmTile::rows_in_boxes)
       .def_readonly("channels_last", &GemmTile::channels_last)
       .def_readonly("weights_in_place", &GemmTile::weights_in_place)
-      .def_readonly("cluster", &GemmTile::cluster)
       .def_readonly("columns_folded", &GemmTile::columns_folded)
       .def("__str__", &GemmTile::to_string);
 

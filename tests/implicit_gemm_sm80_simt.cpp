@@ -57,9 +57,11 @@ bool run(DataType dtype, Precision precision) {
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
-    implicit_gemm::choose_pack_tile<family::Fragments<mode>>(launch.pack);
+    using Fragments = family::Fragments<mode>;
+    implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
     simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
-                 static_cast<size_t>(launch.pack.tile.shared_bytes), [&] { family::pack_kernel<mode>(launch.pack); });
+                 static_cast<size_t>(launch.pack.tile.shared_bytes),
+                 [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
     const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +

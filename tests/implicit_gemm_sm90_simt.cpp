@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
-#include "kernels/implicit_gemm_sm90/prepare.cuh"
 #include "kernels/visit_row.h"
 #include "plan/plan.h"
 #include "simt_problem.h"
@@ -26,10 +26,8 @@ template <Mode mode>
 void launch_row(int32_t row, Variant variant, const family::Launch& launch) {
   visit_row<family::config_count>(row, [&]<int Row>() {
     family::with_variant<mode, Row>(variant, [&](auto constant) {
-      simt::launch(
-          dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
-          [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); },
-          static_cast<size_t>(family::cluster_of(launch.params)));
+      simt::launch(dim3(launch.grid), dim3(family::threads), static_cast<size_t>(launch.shared_bytes),
+                   [&] { family::implicit_gemm_sm90_kernel<mode, Row, decltype(constant)::value>(launch.params); });
     });
   });
 }
@@ -112,15 +110,10 @@ bool run(DataType dtype, Precision precision) {
       shape.reuse = static_cast<int32_t>(reuse), shape.patch_stages = std::max(stages, family::fewest_patch_stages);
       break;
     }
-    // Blocks may share x, whatever the planner thinks of it.
-    shape.cluster = shape.reuse == 1 && pick(0, 1) == 0 &&
-                            family::may_share_x(p, counts, tables, shape, family::make_x_map(p, c.x.data, shape, patch))
-                        ? 2
-                        : 1;
     if (row_boxes && (family::channels_innermost(p) || !family::stores_boxes(config, p, nullptr, tables, shape)))
       continue;
     // A block takes several tiles.
-    plan.grid = pick(1, std::min<int64_t>(6, family::units_of(counts, shape))) * shape.cluster;
+    plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
@@ -130,15 +123,21 @@ bool run(DataType dtype, Precision precision) {
     // The general one does what all of them do.
     if (pick(0, 3) == 0 && family::has_variant(config, mode, Variant::general)) variant = Variant::general;
     if (!variant) continue;
-    if (launch.params.channels_last && !launch.x_map.valid()) continue;
+    if (launch.params.channels_last) {
+      if (!launch.x_map.valid()) continue;
+      simt::launch(dim3(launch.channels_last_grid), dim3(family::channels_last_threads),
+                   family::channels_last_shared_bytes,
+                   [&] { family::channels_last_kernel<mode>(launch.channels_last); });
+    }
+    using Fragments = family::Fragments<mode>;
     if (shape.weights_in_place) {
       launch.params.w_map = device::make_tensor_map(family::make_w_map(p, c.w.data));
     }
-    family::choose_blocks<mode>(launch.prepare);
-    if (const int64_t blocks = family::prepare_blocks(launch.prepare); blocks > 0) {
-      simt::launch(dim3(static_cast<unsigned>(blocks)), dim3(family::prepare_threads),
-                   static_cast<size_t>(launch.prepare.shared_bytes),
-                   [&] { family::prepare_kernel<mode>(launch.prepare); });
+    if (family::packs(launch)) {
+      implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
+      simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
+                   static_cast<size_t>(launch.pack.tile.shared_bytes),
+                   [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     }
     if (family::uses_x_map(launch.params)) launch.params.x_map = device::make_tensor_map(launch.x_map);
     if (family::uses_wide_x_map(launch.params)) {
@@ -161,8 +160,8 @@ bool run(DataType dtype, Precision precision) {
          : launch.params.channels_innermost ? ", stores boxes"
                                             : ", stores boxes of rows") +
         ", variant " + std::to_string(static_cast<int>(*variant)) + (shape.weights_in_place ? " in place" : "") +
-        (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", cluster " +
-        std::to_string(t.cluster) + ", splits " + std::to_string(t.splits);
+        (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
+        std::to_string(t.splits);
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto rounded = [](bool by_engine) -> float (*)(float) {

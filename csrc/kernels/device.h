@@ -273,21 +273,6 @@ CONVT_DEVICE void mbarrier_arrive_if(SharedAddress barrier, bool condition) {
       "r"(static_cast<uint32_t>(condition))
       : "memory");
 }
-// The same at the barrier that block `block` of the cluster has at this address.
-CONVT_DEVICE void mbarrier_arrive_at(SharedAddress barrier, uint32_t block, bool condition) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .pred arrives;\n"
-      ".reg .b32 there;\n"
-      "setp.ne.u32 arrives, %2, 0;\n"
-      "mapa.shared::cluster.u32 there, %0, %1;\n"
-      "@arrives mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-      "}" ::"r"(barrier),
-      "r"(block), "r"(static_cast<uint32_t>(condition))
-      : "memory");
-#endif
-}
 // Arrives, and lets the phase wait for `bytes` of copies.
 CONVT_DEVICE void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -352,12 +337,6 @@ CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t b
                : "memory");
 #endif
 }
-// All threads of a cluster's blocks.
-CONVT_DEVICE void cluster_barrier() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
 
 // Has the copy engine bring memory into L2, both operands multiples of 16.
 CONVT_DEVICE void bulk_prefetch(const void* global, uint32_t bytes) {
@@ -395,17 +374,6 @@ CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
       "%6}], [%7];" ::"r"(shared),
       "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
-      : "memory");
-#endif
-}
-// The same to the shared memory of both blocks of a cluster, and counted on a barrier of each, at the same addresses.
-CONVT_DEVICE void box_load_to_both(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
-                                   SharedAddress barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, "
-      "{%2, %3, %4, %5, %6}], [%7], %8;" ::"r"(shared),
-      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier), "h"(static_cast<uint16_t>(3))
       : "memory");
 #endif
 }

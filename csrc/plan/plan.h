@@ -45,7 +45,6 @@ struct GemmTile {
   bool rows_in_boxes = false;     // the copy engine brings rows of x, which warps transpose
   bool channels_last = false;     // x is first brought into channels_last, in the workspace
   bool weights_in_place = false;  // they are read where they are, not packed first
-  int32_t cluster = 1;            // blocks that share x, which the copy engine brings to all of them
   // Of implicit_gemm_nchw_sm90:
   bool rows_staged = false;  // rows of y pass through shared memory
   // Of implicit_gemm_sm90 and implicit_gemm_sm80:

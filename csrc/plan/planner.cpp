@@ -128,7 +128,6 @@ std::string GemmTile::to_string() const {
          (stacked_rows > 1 ? ", " + count(stacked_rows, "row") + " stacked" : "") +
          (reuse > 1 ? ", " + count(reuse, "tile") + " of a patch" : "") + (rows_in_boxes ? ", rows in boxes" : "") +
          (channels_last ? ", of channels_last in the workspace" : "") + (weights_in_place ? ", weights in place" : "") +
-         (cluster > 1 ? ", clusters of " + std::to_string(cluster) : "") +
          (rows_staged ? ", rows of y by shared memory" : "") + (columns_folded ? ", columns folded into channels" : "");
 }
 

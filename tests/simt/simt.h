@@ -4,8 +4,7 @@
 // on next is drawn from a seed, so that a missing barrier shows in some order. Asynchronous copies happen at once or as
 // late as they may, drawn too. Operands (simt::Buffer) and shared memory end at a page that cannot be accessed, and
 // shared memory starts as NaN or, where NaN might be taken for the work of an input that is not finite and be mended,
-// as large numbers. Blocks, or clusters of them, run one after another, in a drawn order: a kernel must not wait for
-// another block than those of its cluster.
+// as large numbers. Blocks run one after another, in a drawn order: a kernel must not wait for another block.
 //
 //     simt::seed(7);
 //     simt::launch(grid, block, shared_bytes, [&] { kernel<...>(params); });
@@ -181,7 +180,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   Barrier barriers[16];
-  bool any[16] = {};  // of the threads that meet at one
+  std::map<uintptr_t, CountingBarrier> counting;
   std::vector<Warpgroup> warpgroups;
   unsigned live = 0;
   const std::function<void()>* kernel = nullptr;
@@ -194,10 +193,6 @@ struct Block {
 };
 
 inline Block* block = nullptr;
-inline std::vector<Block*> cluster;                    // the blocks that run
-inline unsigned at_cluster_barrier = 0;                // threads
-constexpr int cluster_barrier_id = 16;                 // after those of a block
-inline std::map<uintptr_t, CountingBarrier> counting;  // in their shared memory
 inline std::mt19937 generator;
 inline void seed(unsigned s) {
   generator.seed(s);
@@ -352,8 +347,8 @@ void in_warpgroup(const void* operation, Operand* operand, const Collective& col
 }
 
 inline CountingBarrier& counting_barrier(uintptr_t address) {
-  const auto found = counting.find(address);
-  if (found == counting.end()) fail("a barrier in shared memory is used before its init");
+  const auto found = block->counting.find(address);
+  if (found == block->counting.end()) fail("a barrier in shared memory is used before its init");
   return found->second;
 }
 inline void turn_over(CountingBarrier& b) {
@@ -376,12 +371,10 @@ inline void thread_main() {
   fail("a finished thread was resumed");
 }
 
-inline void prepare(Thread& t, size_t block_of_cluster) {
+inline void prepare(Thread& t) {
   static std::vector<std::unique_ptr<Guarded>> stacks;
-  const size_t number = 1024 * block_of_cluster + t.number;
-  if (stacks.size() <= number) stacks.resize(number + 1);
-  if (stacks[number] == nullptr) stacks[number] = std::make_unique<Guarded>(stack_bytes, 16);
-  t.stack = stacks[number].get();
+  while (stacks.size() <= t.number) stacks.push_back(std::make_unique<Guarded>(stack_bytes, 16));
+  t.stack = stacks[t.number].get();
 #if defined(__x86_64__)
   auto* top = reinterpret_cast<void**>(t.stack->data() + stack_bytes - 64);
   top = reinterpret_cast<void**>(reinterpret_cast<uintptr_t>(top) & ~uintptr_t{15});
@@ -398,117 +391,84 @@ inline void prepare(Thread& t, size_t block_of_cluster) {
 #endif
 }
 
-inline void begin_block(Block& b, size_t block_of_cluster) {
+inline void run_block(Block& b) {
   b.live = static_cast<unsigned>(b.threads.size());
   for (Barrier& barrier : b.barriers) barrier = {};
+  b.counting.clear();
   b.warpgroups.assign((b.threads.size() + 127) / 128, {});
   for (Warp& w : b.warps) w.arrived = 0, w.live = static_cast<unsigned>(w.lanes.size());
   for (auto& t : b.threads) {
     t->state = State::ready;
     t->copies = {}, t->bulk = {};
-    prepare(*t, block_of_cluster);
+    prepare(*t);
   }
-}
-
-// Each warp that can goes on for a while. Whether any could.
-inline bool go_on(Block& b) {
-  block = &b;
-  bool progress = false;
   std::vector<unsigned> order(b.warps.size());
   std::iota(order.begin(), order.end(), 0u);
-  std::shuffle(order.begin(), order.end(), generator);
-  const bool backwards = coin();
-  for (unsigned w : order) {
-    Warp& warp = b.warps[w];
-    for (unsigned turns = 1 + generator() % 64; turns > 0; --turns) {
-      bool moved = false;
-      for (unsigned i = 0; i < warp.lanes.size(); ++i) {
-        Thread* t = warp.lanes[backwards ? warp.lanes.size() - 1 - i : i];
-        if (t->state != State::ready) continue;
-        moved = progress = true;
-        b.current = t;
-#if defined(__x86_64__)
-        simt_switch(&b.scheduler_sp, t->sp);
-#else
-        swapcontext(&b.scheduler, &t->context);
-#endif
-      }
-      if (!moved) break;
-    }
-  }
-  return progress;
-}
-
-inline void run_cluster() {
-  counting.clear();
-  at_cluster_barrier = 0;
-  for (size_t i = 0; i < cluster.size(); ++i) begin_block(*cluster[i], i);
-  const auto live = [] { return std::any_of(cluster.begin(), cluster.end(), [](Block* b) { return b->live > 0; }); };
-  while (live()) {
+  while (b.live > 0) {
     bool progress = false;
-    for (Block* b : cluster) {
-      if (b->live > 0) progress |= go_on(*b);
+    std::shuffle(order.begin(), order.end(), generator);
+    const bool backwards = coin();
+    for (unsigned w : order) {
+      Warp& warp = b.warps[w];
+      // A warp goes on for a while before the next one does.
+      for (unsigned turns = 1 + generator() % 64; turns > 0; --turns) {
+        bool moved = false;
+        for (unsigned i = 0; i < warp.lanes.size(); ++i) {
+          Thread* t = warp.lanes[backwards ? warp.lanes.size() - 1 - i : i];
+          if (t->state != State::ready) continue;
+          moved = progress = true;
+          b.current = t;
+#if defined(__x86_64__)
+          simt_switch(&b.scheduler_sp, t->sp);
+#else
+          swapcontext(&b.scheduler, &t->context);
+#endif
+        }
+        if (!moved) break;
+      }
     }
     if (!progress) {
-      for (Block* b : cluster) {
-        for (auto& t : b->threads) {
-          if (t->state != State::done) block = b, b->current = t.get();
-        }
+      for (auto& t : b.threads) {
+        if (t->state != State::done) b.current = t.get();
       }
       fail("deadlock: threads wait for some that have ended or wait elsewhere");
     }
   }
-  for (Block* b : cluster) b->current = nullptr;
-}
-
-// The address in the shared memory of block `i` of the cluster that is `address` in this block's.
-inline uintptr_t address_in(size_t i, uintptr_t address) {
-  if (i >= cluster.size()) fail("a cluster has no such block");
-  return address - reinterpret_cast<uintptr_t>(block->shared) + reinterpret_cast<uintptr_t>(cluster[i]->shared);
+  b.current = nullptr;
 }
 
 // Runs every block of the grid.
-inline void launch(dim3 grid, dim3 dim, size_t shared_bytes, const std::function<void()>& kernel,
-                   size_t blocks_of_cluster = 1) {
+inline void launch(dim3 grid, dim3 dim, size_t shared_bytes, const std::function<void()>& kernel) {
   catch_faults();
+  Block b;
+  b.grid = grid, b.dim = dim, b.kernel = &kernel;
   const unsigned threads = dim.x * dim.y * dim.z;
   if (threads == 0 || threads > 1024 || threads % warp_size != 0)
     fail("a block must be 32 to 1024 threads, whole warps");
   if (shared_bytes > 227 * 1024) fail("more shared memory than a block may have");
-  std::vector<Block> running(blocks_of_cluster);
-  std::vector<std::unique_ptr<Guarded>> memory;
-  cluster.clear();
-  for (Block& b : running) {
-    b.grid = grid, b.dim = dim, b.kernel = &kernel;
-    b.warps.resize(threads / warp_size);
-    for (unsigned i = 0; i < threads; ++i) {
-      auto t = std::make_unique<Thread>();
-      t->number = i, t->lane = i % warp_size, t->warp = &b.warps[i / warp_size];
-      t->index = dim3(i % dim.x, i / dim.x % dim.y, i / dim.x / dim.y);
-      b.warps[i / warp_size].lanes.push_back(t.get());
-      b.threads.push_back(std::move(t));
-    }
-    // As aligned as kernels may ask for, if it can end at a page then.
-    memory.push_back(
-        std::make_unique<Guarded>(shared_bytes == 0 ? 1 : shared_bytes, shared_bytes % 1024 == 0 ? 1024 : 128));
-    b.shared = memory.back()->data();
-    cluster.push_back(&b);
+  b.warps.resize(threads / warp_size);
+  for (unsigned i = 0; i < threads; ++i) {
+    auto t = std::make_unique<Thread>();
+    t->number = i, t->lane = i % warp_size, t->warp = &b.warps[i / warp_size];
+    t->index = dim3(i % dim.x, i / dim.x % dim.y, i / dim.x / dim.y);
+    b.warps[i / warp_size].lanes.push_back(t.get());
+    b.threads.push_back(std::move(t));
   }
+  // As aligned as kernels may ask for, if it can end at a page then.
+  const Guarded shared(shared_bytes == 0 ? 1 : shared_bytes, shared_bytes % 1024 == 0 ? 1024 : 128);
   const size_t blocks = static_cast<size_t>(grid.x) * grid.y * grid.z;
-  if (blocks % blocks_of_cluster != 0) fail("a grid of no whole clusters");
-  std::vector<size_t> order(blocks / blocks_of_cluster);
+  std::vector<size_t> order(blocks);
   std::iota(order.begin(), order.end(), size_t{0});
   std::shuffle(order.begin(), order.end(), generator);
-  for (size_t first : order) {
-    for (size_t k = 0; k < blocks_of_cluster; ++k) {
-      const size_t i = first * blocks_of_cluster + k;
-      running[k].index = dim3(static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
-                              static_cast<unsigned>(i / grid.x / grid.y));
-      if (shared_bytes > 0) std::memset(running[k].shared, poison, shared_bytes);
-    }
-    run_cluster();
+  block = &b;
+  for (size_t i : order) {
+    b.index = dim3(static_cast<unsigned>(i % grid.x), static_cast<unsigned>(i / grid.x % grid.y),
+                   static_cast<unsigned>(i / grid.x / grid.y));
+    if (shared_bytes > 0) std::memset(shared.data(), poison, shared_bytes);
+    b.shared = shared.data();
+    run_block(b);
   }
-  cluster.clear(), block = nullptr;
+  block = nullptr;
 }
 
 }  // namespace simt
@@ -611,9 +571,9 @@ inline unsigned __ballot_sync(unsigned, int predicate) {
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) == 0xffffffffu; }
 inline int __syncthreads_or(int predicate) {
-  bool& any = simt::block->any[0];
+  static int any;
   __syncthreads();
-  any = false;
+  any = 0;
   __syncthreads();
   any |= predicate != 0;
   __syncthreads();
@@ -809,7 +769,7 @@ inline void named_barrier(int id, int threads) {
 }
 
 inline bool named_barrier_or(int id, int threads, bool condition) {
-  bool (&any)[16] = simt::block->any;
+  static bool any[16];
   named_barrier(id, threads);
   any[id] = false;
   named_barrier(id, threads);
@@ -820,8 +780,8 @@ inline bool named_barrier_or(int id, int threads, bool condition) {
 
 inline void mbarrier_init(SharedAddress barrier, uint32_t arrivals) {
   if (barrier % 8 != 0) simt::fail("a barrier in shared memory is not aligned to 8 bytes");
-  simt::counting[barrier] = {};
-  simt::counting[barrier].expected = arrivals;
+  simt::block->counting[barrier] = {};
+  simt::block->counting[barrier].expected = arrivals;
 }
 inline void mbarrier_init_fence() {}
 inline void mbarrier_arrive(SharedAddress barrier) {
@@ -831,22 +791,6 @@ inline void mbarrier_arrive(SharedAddress barrier) {
 }
 inline void mbarrier_arrive_if(SharedAddress barrier, bool condition) {
   if (condition) mbarrier_arrive(barrier);
-}
-inline void mbarrier_arrive_at(SharedAddress barrier, uint32_t block, bool condition) {
-  if (condition) mbarrier_arrive(simt::address_in(block, barrier));
-}
-inline void cluster_barrier() {
-  unsigned threads = 0;
-  for (const simt::Block* b : simt::cluster) threads += static_cast<unsigned>(b->threads.size());
-  simt::block->current->barrier = simt::cluster_barrier_id;
-  simt::block->current->state = simt::State::at_barrier;
-  if (++simt::at_cluster_barrier == threads) {
-    simt::at_cluster_barrier = 0;
-    for (simt::Block* b : simt::cluster) {
-      for (auto& t : b->threads) t->state = simt::State::ready;
-    }
-  }
-  simt::to_scheduler();
 }
 inline void mbarrier_arrive_expect(SharedAddress barrier, uint32_t bytes) {
   simt::counting_barrier(barrier).bytes += bytes;
@@ -952,11 +896,6 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
       }
     }
   }
-}
-
-inline void box_load_to_both(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
-                             SharedAddress barrier) {
-  for (size_t i = 0; i < 2; ++i) box_load(simt::address_in(i, shared), map, at, simt::address_in(i, barrier));
 }
 
 struct MatrixDescriptor {

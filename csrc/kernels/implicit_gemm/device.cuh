@@ -163,10 +163,10 @@ CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, int32_t slot,
   return static_cast<uint4*>(p.packed) + fragment * (Layout::parts * Layout::words / 4);
 }
 
-// Zeros to the counters, by all threads of the blocks that pack.
-CONVT_DEVICE void clear_counters(const PackParams& p, uint32_t block) {
-  const int64_t first = static_cast<int64_t>(block) * pack_threads + threadIdx.x;
-  const int64_t stride = p.tile.blocks * pack_threads;
+// Zeros to the counters, by all threads of the grid.
+CONVT_DEVICE void clear_counters(const PackParams& p) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = first; i < p.counter_count; i += stride) p.counters[i] = 0;
 }
 
@@ -181,25 +181,29 @@ CONVT_DEVICE void round_to_words(float weight, uint32_t (&words)[Parts][4], int3
   }
 }
 
-// Weights to fragments of A, and zeros to the counters, by `block` of the blocks that pack. It reads a tile of weights,
-// some rows of a fragment by 32 words of channels by some taps, in the order of memory, and keeps it in shared memory
-// as [word][row][tap]. Then a warp writes 512 bytes of a fragment's part at a time, 16 a lane: of a fragment of several
-// rows of y, each tap to the rows that read the step's inputs by it, and zeros for rows that have no such tap. `Layout`
-// says how many rows a fragment has, of how many words each of its parts is, how many words of channels a row has, how
-// many warps make it, which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so
-// that lanes find theirs in different banks.
+// Weights to fragments of A, and zeros to the counters. A block reads a tile of weights, some rows of a fragment by 32
+// words of channels by some taps, in the order of memory, and keeps it in shared memory as [word][row][tap]. Then a
+// warp writes 512 bytes of a fragment's part at a time, 16 a lane: of a fragment of several rows of y, each tap to the
+// rows that read the step's inputs by it, and zeros for rows that have no such tap. `Layout` says how many rows a
+// fragment has, of how many words each of its parts is, how many words of channels a row has, how many warps make it,
+// which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so that lanes find
+// theirs in different banks.
 template <Mode mode, class Layout>
-CONVT_DEVICE void pack_weights(const PackParams& p, uint32_t block) {
+__global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
   using Bits = BitsOf<Scalar>;
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
   constexpr int rows_of_warp = Layout::rows / Layout::warps, groups = pack_words / Layout::group_words;
-  clear_counters(p, block);
-  if (p.groups == 0) return;
+  device::let_next_kernel_start();
+  clear_counters(p);
+  if (p.groups == 0) {
+    device::wait_for_previous_kernel();
+    return;
+  }
   const auto thread = static_cast<int32_t>(threadIdx.x);
   auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
   const PackTile& tile = p.tile;
-  uint32_t row_tile = block;
+  uint32_t row_tile = blockIdx.x;
   uint32_t tap_tile = tile.by_row_tiles.divide(row_tile);
   uint32_t channel_tile = tile.by_tap_tiles.divide(tap_tile);
   const uint32_t group = tile.by_channel_tiles.divide(channel_tile);
@@ -289,6 +293,8 @@ CONVT_DEVICE void pack_weights(const PackParams& p, uint32_t block) {
             static_cast<int32_t>(first_warp) + i % tile.warps, nothing);
     }
   }
+  // A kernel before this one may work for the next one, too, which waits for this one alone.
+  device::wait_for_previous_kernel();
 }
 
 // The tile of a block. If taps lie next to each other, and channels of an output next to those, it has all taps, of as

@@ -536,12 +536,6 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   }
 }
 
-template <Mode mode>
-__global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constant__ PackParams p) {
-  device::let_next_kernel_start();
-  pack_weights<mode, Fragments<mode>>(p, blockIdx.x);
-}
-
 template <Mode mode, int Row>
 __global__ void __launch_bounds__(configs[Row].threads(), resident_blocks(configs[Row], mode))
     implicit_gemm_kernel(const __grid_constant__ Params p) {

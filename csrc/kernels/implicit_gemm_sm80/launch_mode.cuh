@@ -7,14 +7,14 @@
 
 #if defined(CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE)
 #include "../dispatch.h"
-#include "../early_launch.h"
+#include "../implicit_gemm/launch.cuh"
 #include "kernel.cuh"
 #endif
 
 namespace convt::implicit_gemm_sm80 {
 
 template <Mode mode>
-cudaError_t launch_mode(const Plan& plan, Launch& launch, cudaStream_t stream);
+cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream);
 
 #if defined(CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE)
 
@@ -30,10 +30,8 @@ cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
 }
 
 template <Mode mode>
-cudaError_t launch_mode(const Plan& plan, Launch& launch, cudaStream_t stream) {
-  choose_pack_tile<Fragments<mode>>(launch.pack);
-  const cudaError_t error = launch_early(false, pack_kernel<mode>, launch.pack, launch.pack.tile.blocks, pack_threads,
-                                         launch.pack.tile.shared_bytes, stream);
+cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream);
   if (error != cudaSuccess) return error;
   return dispatch_row<config_count>(plan.configuration,
                                     [&]<int Row>() { return launch_configuration<mode, Row>(launch, stream); });

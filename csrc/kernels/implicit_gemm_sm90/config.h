@@ -84,14 +84,12 @@ enum class Form {
 struct Way {
   Source source;
   Form form;
-  int32_t cluster;  // blocks of it, which share x
 };
 inline constexpr Way ways[] = {
-    {Source::direct, Form::lines, 1},   {Source::direct, Form::lines, 2},    {Source::direct, Form::squares, 1},
-    {Source::direct, Form::squares, 2}, {Source::direct, Form::gathered, 1}, {Source::direct, Form::gathered, 2},
-    {Source::rows, Form::lines, 1},     {Source::rows, Form::squares, 1},    {Source::copy, Form::lines, 1},
-    {Source::copy, Form::lines, 2},     {Source::copy, Form::squares, 1},    {Source::copy, Form::squares, 2},
-    {Source::copy, Form::gathered, 1},  {Source::copy, Form::gathered, 2}};
+    {Source::direct, Form::lines}, {Source::direct, Form::squares}, {Source::direct, Form::gathered},
+    {Source::rows, Form::lines},   {Source::rows, Form::squares},  // boxes of rows have no single positions
+    {Source::copy, Form::lines},   {Source::copy, Form::squares},   {Source::copy, Form::gathered},
+};
 inline constexpr int32_t way_count = sizeof(ways) / sizeof(ways[0]);
 
 inline std::string name_of(const Config& c, Way way) {
@@ -101,8 +99,7 @@ inline std::string name_of(const Config& c, Way way) {
                                       : "+gathered") +
          (way.source == Source::direct ? ""
           : way.source == Source::rows ? "+rows"
-                                       : "+copy") +
-         (way.cluster == 1 ? "" : "+cluster");
+                                       : "+copy");
 }
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
@@ -128,8 +125,8 @@ inline constexpr int32_t barrier_words = 3 * most_patch_stages + 3 * most_weight
 inline constexpr int32_t words_at = 8 * barrier_words, shared_words = most_patch_stages + 4;
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
-// Where x is first brought into channels_last: pixels of a block of threads, which have 128 bytes of channels.
-inline constexpr int32_t channels_last_pixels = 64;
+// Where x is first brought into channels_last: threads of a block, and pixels of 128 bytes of channels.
+inline constexpr int32_t channels_last_threads = 256, channels_last_pixels = 64;
 inline constexpr int32_t channels_last_shared_bytes = channels_last_pixels * (row_bytes + 4);
 
 // Positions that a warp stages at once, and words from a channel of them to the next.

@@ -62,14 +62,14 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   // While the second of two warpgroups that take turns waits for the first one's steps, or has no tile, it writes one
   // that is outside of the batch: the instructions that write the first tile have been fetched then.
   constexpr int32_t steps_of_rehearsal = 8;
-  const bool idle = p.units <= static_cast<int32_t>(p.by_blocks.divisor);
+  const bool idle = p.units <= static_cast<int32_t>(gridDim.x);
   bool rehearses = alternate && device::uniform(static_cast<uint32_t>(group)) == 1 && p.splits == 1 && p.reuse == 1 &&
                    (idle || p.chunks * p.sets[0].steps >= steps_of_rehearsal);
   // Slabs that this warpgroup's copies of boxes to y have had, if those of a tile are odd: their buffers alternate.
   [[maybe_unused]] uint32_t stored = 0;
   // Of the tiles that share a patch, how many are left.
   int32_t left = p.reuse;
-  int32_t unit = first_unit(p);
+  auto unit = static_cast<int32_t>(blockIdx.x);
   // When a tile has ended, and no earlier: what it takes would be fetched before the first is begun. Not where a tile
   // begins: the compiler would make products wait for each other.
   const auto next_tile = [&] {
@@ -129,11 +129,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     device::SharedAddress used_weights = 0, used_patch = 0;
     const auto release = [&] {
       device::mbarrier_arrive_if(used_weights, elected && used_weights != 0);
-      if (p.shares_x) {
-        device::mbarrier_arrive_at(used_patch, static_cast<uint32_t>(w.lane), w.lane < 2 && used_patch != 0);
-      } else {
-        device::mbarrier_arrive_if(used_patch, elected && used_patch != 0);
-      }
+      device::mbarrier_arrive_if(used_patch, elected && used_patch != 0);
       used_weights = used_patch = 0;
     };
     static_assert(config.rows() <= most_rows && most_rows == 2, "blocks of weights are counted without a loop");

@@ -4,6 +4,18 @@
 
 namespace convt::implicit_gemm_sm90 {
 
+// Blocks of A: 64 rows of 128 bytes, as wgmma reads them.
+template <Mode mode>
+struct Fragments {
+  static constexpr int rows = 64, words = block_bytes / 4, group_words = row_bytes / 4, parts = parts_of(mode),
+                       warps = block_bytes / 512;
+  CONVT_HOST_DEVICE static int32_t row(int32_t warp, int32_t lane, int32_t) { return warp * 4 + lane / 8; }
+  CONVT_HOST_DEVICE static int32_t k(int32_t warp, int32_t lane, int32_t e) {
+    return (lane % 8 ^ (row(warp, lane, e) & 7)) * 4 + e;
+  }
+  static int32_t pitch(int32_t words) { return words | 1; }
+};
+
 // Barriers and words of shared memory, by threads of several warps: a barrier is made by one lane at a time, at an
 // address that the warp has in a uniform register.
 template <Mode mode, int Row>
@@ -18,7 +30,7 @@ CONVT_DEVICE void make_barriers(const Params& p, unsigned char* shared, const Ba
 #pragma unroll 1
     for (int32_t s = 0; s < p.stages; ++s) {
       device::mbarrier_init(barriers.patch_full(s), patch_arrivals<mode>(p));
-      device::mbarrier_init(barriers.patch_empty(s), p.shares_x ? 2 * readers : readers);
+      device::mbarrier_init(barriers.patch_empty(s), readers);
       device::mbarrier_init(barriers.patch_read(s), 1);
     }
     for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(barriers.order(group), warps);
@@ -79,7 +91,6 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   make_barriers<mode, Row>(p, shared, barriers);
   if constexpr (variant == Variant::general) clear_beyond_boxes<mode>(p, shared);
   __syncthreads();
-  if (p.shares_x) device::cluster_barrier();  // before one arrives at the other's barriers
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
     consume<mode, Row, variant>(p, shared, barriers);
@@ -91,7 +102,6 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
       copy_weights<mode>(p, barriers);
     }
   }
-  if (p.shares_x) device::cluster_barrier();  // shared memory stays until the other one needs it no more
 #endif
 }
 

@@ -7,15 +7,15 @@
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 #include "../dispatch.h"
-#include "../early_launch.h"
+#include "../implicit_gemm/launch.cuh"
+#include "channels_last.cuh"
 #include "kernel.cuh"
-#include "prepare.cuh"
 #endif
 
 namespace convt::implicit_gemm_sm90 {
 
 template <Mode mode>
-cudaError_t launch_mode(const Plan& plan, Launch& launch, cudaStream_t stream);
+cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream);
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 
@@ -23,7 +23,7 @@ template <Mode mode, int Row, Variant variant>
 cudaError_t launch_variant(const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
   return launch_kernel(prepared, implicit_gemm_sm90_kernel<mode, Row, variant>, launch.params, launch.grid, threads,
-                       launch.shared_bytes, stream, prepare_blocks(launch.prepare) > 0, cluster_of(launch.params));
+                       launch.shared_bytes, stream, packs(launch) || launch.params.channels_last);
 }
 
 template <Mode mode, int Row>
@@ -36,12 +36,16 @@ cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
 }
 
 template <Mode mode>
-cudaError_t launch_mode(const Plan& plan, Launch& launch, cudaStream_t stream) {
-  PrepareParams& prepare = launch.prepare;
-  choose_blocks<mode>(prepare);
-  if (const int64_t blocks = prepare_blocks(prepare); blocks > 0) {
-    const cudaError_t error =
-        launch_early(false, prepare_kernel<mode>, prepare, blocks, prepare_threads, prepare.shared_bytes, stream);
+cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  if (launch.params.channels_last) {
+    channels_last_kernel<mode>
+        <<<launch.channels_last_grid, channels_last_threads, channels_last_shared_bytes, stream>>>(
+            launch.channels_last);
+    const cudaError_t error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
+  if (packs(launch)) {
+    const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
     if (error != cudaSuccess) return error;
   }
   return dispatch_row<config_count>(plan.configuration,

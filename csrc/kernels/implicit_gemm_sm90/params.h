@@ -38,12 +38,10 @@ struct Params : CommonParams {
   bool phases_in_boxes;   // phases of the rows of y are a dimension of y_maps
   RowBoxes row_boxes;     // if store_boxes, and rows are innermost in y
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
-  bool shares_x;          // blocks are clusters of two, which have the same positions and other channels
-  // Of the grid, or of its clusters: tiles of the same patch, one after the other; splits are units of their own.
-  int32_t units;
-  int32_t reuse;                      // tiles of a unit
-  bool in_turn;                       // warpgroups that take tiles in turn multiply in turn
-  int32_t last_count;                 // products of the last chunk of the reduction
+  int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
+  int32_t reuse;          // tiles of a unit
+  bool in_turn;           // warpgroups that take tiles in turn multiply in turn
+  int32_t last_count;     // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
@@ -57,9 +55,6 @@ struct Params : CommonParams {
 
 static_assert(std::is_trivially_copyable_v<Params>);
 static_assert(sizeof(Params) <= 4096, "the parameters of a kernel");
-
-// Blocks of a cluster.
-CONVT_HOST_DEVICE constexpr int32_t cluster_of(const Params& p) { return p.shares_x ? 2 : 1; }
 
 // Which maps of x the copy engine is given. Boxes of rows may all be wide, and of float32 they are.
 CONVT_HOST_DEVICE constexpr bool uses_x_map(const Params& p) {
@@ -103,30 +98,20 @@ struct ChannelsLastParams {
   Divisor by_channel_tiles, by_pixel_tiles, by_images, by_columns;
 };
 
-// Threads of a block that packs weights, or brings x into channels_last.
-inline constexpr int32_t prepare_threads = pack_threads;
-
-// What comes before the product. Blocks that pack come first.
-struct PrepareParams {
-  PackParams pack;
-  ChannelsLastParams channels_last;  // if Params::channels_last
-  uint32_t packing, bringing;        // blocks
-  int32_t shared_bytes;
-};
-
-inline int64_t prepare_blocks(const PrepareParams& p) { return static_cast<int64_t>(p.packing) + p.bringing; }
-
-static_assert(std::is_trivially_copyable_v<PrepareParams> && sizeof(PrepareParams) <= 4096);
-
 struct Launch {
   Params params;
-  PrepareParams prepare;
+  ChannelsLastParams channels_last;  // if params.channels_last
+  uint32_t channels_last_grid;
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
   TensorMapLayout y_maps[most_y_maps];
+  PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;
 };
+
+// Whether weights are packed, or counters cleared.
+inline bool packs(const Launch& launch) { return launch.pack.groups > 0 || launch.pack.counter_count > 0; }
 
 inline void make_channels_last(const Problem& p, const Operands& o, void* to, ChannelsLastParams& q, uint32_t& grid) {
   const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
@@ -182,8 +167,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   int64_t channels_last_at = 0;
   const Workspace workspace = make_workspace(config, p, n, tile, &channels_last_at);
-  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q,
-              launch.prepare.pack);
+  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q, launch.pack);
   q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
   q.patch_bytes = narrow(patch.bytes), q.patch_part_bytes = patch.pixels * row_bytes;
@@ -194,11 +178,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.weight_stage_bytes = narrow(shared.weight_stage_bytes);
   q.weights_stay = shared.weights_stay;
   q.channels_last = tile.channels_last;
-  launch.prepare.bringing = 0;
   const void* x = o.x;
   if (tile.channels_last) {
     void* const to = static_cast<unsigned char*>(o.workspace) + channels_last_at;
-    make_channels_last(p, o, to, launch.prepare.channels_last, launch.prepare.bringing);
+    make_channels_last(p, o, to, launch.channels_last, launch.channels_last_grid);
     x = to;
   }
   launch.x_map = make_x_map(p, x, tile, patch);
@@ -218,8 +201,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     launch.y_maps[i] =
         q.channels_innermost ? make_y_map(config, p, o.result, tile, i) : make_row_boxes_map(config, p, o.result, tile);
   }
-  q.shares_x = tile.cluster > 1;
-  q.units = narrow(units_of(n, tile)), q.reuse = tile.reuse;
+  q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
                                           channels_of_fragment(mode)));
@@ -248,7 +230,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   if (!tile.channels_last) q.x_prefetch = make_prefetch(p, o.x, p.x_sizes(), p.x_strides, plan.grid);
   if (tile.weights_in_place) q.w_prefetch = make_prefetch(p, o.w, p.w_sizes(), p.w_strides, plan.grid);
   launch.shared_bytes = shared.bytes;
-  launch.grid = static_cast<uint32_t>(plan.grid), q.by_blocks = Divisor(plan.grid / tile.cluster);
+  launch.grid = static_cast<uint32_t>(plan.grid), q.by_blocks = Divisor(plan.grid);
 }
 
 }  // namespace convt::implicit_gemm_sm90

@@ -59,14 +59,7 @@ CONVT_DEVICE int32_t next_unit(const Params& p, int32_t unit) {
 }
 
 CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
-  auto number = static_cast<uint32_t>(unit * p.reuse + tile);
-  if (p.shares_x) number = 2 * number + blockIdx.x % 2;
-  return place_of(p, number);
-}
-
-// The first unit of a block, or of its cluster.
-CONVT_DEVICE int32_t first_unit(const Params& p) {
-  return static_cast<int32_t>(cluster_of(p) == 1 ? blockIdx.x : blockIdx.x / 2);
+  return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
 }
 
 // Whether two warps transpose the weights that the copy engine has brought.
@@ -93,7 +86,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   device::SharedAddress empty = empty_first, to = weights;
   uint32_t parity = 1;
   if (!in_place) device::wait_for_previous_kernel();  // which packs them
-  for (int32_t unit = first_unit(p); unit < p.units; unit = next_unit(p, unit)) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
       const Place at = place_of(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
@@ -180,7 +173,7 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
     __syncwarp();
     if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
   };
-  for (int32_t unit = first_unit(p); unit < p.units; unit = next_unit(p, unit)) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
       const Place at = place_of(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
@@ -472,7 +465,7 @@ CONVT_DEVICE bool reaches_outside(const Params& p, const Place& at, const Device
 // The patches of a block's units, one chunk of channels after the other. Rows are those of x.
 template <class Fill>
 CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
-  for (int32_t unit = first_unit(p); unit < p.units; unit = next_unit(p, unit)) {
+  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
     Place at = place_of(p, unit, 0);
     at.row *= p.x_row_step;
     const Chunks chunks = chunks_of(p, at);
@@ -730,8 +723,6 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   const int32_t row_of_boxes = p.wide_boxes * p.wide_bytes + p.narrow_boxes * p.narrow_bytes;
   const auto bytes =
       static_cast<uint32_t>(rows ? p.tile_images * p.patch_rows * row_of_boxes : p.patch_pixels * row_bytes * parts);
-  // The blocks of a cluster bring every second box, for both.
-  bool brings = !p.shares_x || blockIdx.x % 2 == 0;
   device::Ring ring;
   for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
@@ -750,8 +741,7 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
           device::mbarrier_arrive_expect(there, bytes);
           const device::SharedAddress stage = patches + static_cast<uint32_t>(ring.stage * p.patch_bytes);
           // Out of the way: instructions of other layers would be fetched around it.
-          if (!brings) {
-          } else if (rows) [[unlikely]] {
+          if (rows) [[unlikely]] {
             load_rows<mode>(p, at, row, column, chunk, stage, there);
           } else {
 #pragma unroll
@@ -759,16 +749,10 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
               if (part == parts) break;
               const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
                                                       part * p.groups + at.group};
-              const device::SharedAddress to = stage + static_cast<uint32_t>(part * p.patch_part_bytes);
-              if (p.shares_x) {
-                device::box_load_to_both(to, p.x_map, place, there);
-              } else {
-                device::box_load(to, p.x_map, place, there);
-              }
+              device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
             }
           }
         }
-        brings ^= p.shares_x;
         ring.advance(p.stages);
       }
     }

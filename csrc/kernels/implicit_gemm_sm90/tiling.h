@@ -327,21 +327,6 @@ inline Workspace make_workspace(const Config& c, const Problem& p, const Counts&
   return s;
 }
 
-// Whether blocks whose tiles follow each other may be a cluster and share x, which the copy engine brings: their inputs
-// are the same, chunk by chunk. Sets of phases gather other inputs, or have none if no tap reaches them.
-inline bool may_share_x(const Problem& p, const Counts& n, const Tables& t, const GemmTile& tile,
-                        const TensorMapLayout& x_map) {
-  bool alike = !gathers(tile);
-  for (int32_t i = 0; i < t.sets; ++i) alike &= t.set[i].steps > 0;
-  return (tile.channels_last || p.x_aligned) && !tile.rows_in_boxes && copies_boxes(p, tile, x_map) &&
-         (alike ? n.channels * t.sets : n.channels) % 2 == 0;
-}
-
-// What clusters or blocks take one after the other: see Params::units.
-inline int64_t units_of(const Counts& n, const GemmTile& tile) {
-  return n.blocks * tile.splits / tile.reuse / tile.cluster;
-}
-
 // The pieces of a tile, columns first: their arrangement, for wgmma's operands.
 struct Pieces {
   int32_t columns, rows, images;      // pieces

@@ -123,7 +123,6 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
   const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
   if (tile.channels_last && !innermost) return;
-  if (tile.cluster > 1 && !family::may_share_x(p, n, t, tile, family::make_x_map(p, nullptr, tile, patch))) return;
   const bool y_innermost = family::channels_innermost(p), y_boxes = family::stores_boxes(config, p, nullptr, t, tile);
   const auto compiled = [&](int32_t splits) {
     const bool special = gathers || splits > 1 || (mode == Mode::tf32 && tile.weights_in_place);
@@ -202,7 +201,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     for (int64_t reuse = 1; reuse <= tiles; ++reuse) {
       if (tiles % reuse != 0) continue;
       const bool same_patch = all_have_taps && (!gathers || one_shift);
-      if (reuse > 1 && (tile.cluster > 1 || splits > 1 || !same_patch || n.chunks > family::most_patch_stages)) break;
+      if (reuse > 1 && (splits > 1 || !same_patch || n.chunks > family::most_patch_stages)) break;
       tile.reuse = static_cast<int32_t>(reuse);
       // Stages for a whole patch if it stays, and for the next one's first chunk; up to four.
       family::SharedLayout shared{};
@@ -221,7 +220,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       }
       if (shared.bytes == 0 || shared.bytes > device.shared_memory_per_block) continue;
       tile.patch_stages = shared.patch_stages;
-      const auto blocks = static_cast<double>(family::units_of(n, tile) * tile.cluster * tile.reuse);
+      const double blocks = static_cast<double>(n.blocks) * splits;
       if (blocks >= std::numeric_limits<int32_t>::max() || n.fragments >= std::numeric_limits<int32_t>::max()) return;
       const family::Workspace workspace = family::make_workspace(config, p, n, tile);
       // What comes before: x and the weights are prepared at the same time.
@@ -251,9 +250,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                                patches * (ieee ? 200 : 150)) *
                               clock;
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
-      const double bytes_read = patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element *
-                                    read_parts / tile.cluster +
-                                weights;
+      const double bytes_read =
+          patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
       const double readers = std::min(blocks / static_cast<double>(reuse), cores);
       const double read = bytes_read / device.bandwidth * std::max(cores / 2, readers / 2);
       const double load = std::max(read, patches * fill_clocks * clock);
@@ -292,10 +290,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
                    std::pow(std::pow(work, 1.5) + std::pow(traffic / (1.25 * device.bandwidth), 1.5), 2.0 / 3);
       };
       if (seconds_if(1) >= best.seconds) continue;
-      const int64_t units = family::units_of(n, tile), clusters = device.multiprocessors / tile.cluster;
-      const double seconds = seconds_if(busiest(t, n.channels, reuse, units, std::min(units, clusters)));
+      const int64_t units = n.blocks * splits / reuse;
+      const double seconds =
+          seconds_if(busiest(t, n.channels, reuse, units, std::min<int64_t>(units, device.multiprocessors)));
       if (seconds < best.seconds) {
-        const int64_t grid = std::min(units, clusters) * tile.cluster;
+        const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
         best = {tile, grid, shared.bytes, workspace.bytes, seconds};
       }
     }
@@ -363,8 +362,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   Choice best;
   GemmTile tile;
   tile.row_phases = 1, tile.column_phases = phases.columns;
-  tile.cluster = way.cluster, tile.channels_last = way.source == Source::copy,
-  tile.rows_in_boxes = way.source == Source::rows;
+  tile.channels_last = way.source == Source::copy, tile.rows_in_boxes = way.source == Source::rows;
   const int32_t pieces = config.groups_n * config.pieces;
   // Small images: all positions of a row, of as many rows and images as a tile has positions for.
   const int64_t all_rows = ceil_div(p.out_h, p.stride_h), all_columns = ceil_div(p.out_w, p.stride_w);
@@ -400,8 +398,6 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
     }
   }
   if (best.grid == 0) {
-    if (tile.cluster > 1)
-      return refused("has two blocks share what the copy engine brings, if they read the same of x");
     return refused(family::has_variant(config, family::mode_of(p), family::Variant::general)
                        ? "needs more shared memory than a block has"
                        : "is compiled for x in boxes of the copy engine, without gathering and splits");

@@ -3,7 +3,7 @@
 
 namespace convt::implicit_gemm_sm80 {
 
-template cudaError_t launch_mode<Mode::float16>(const Plan&, Launch&, cudaStream_t);
-template cudaError_t launch_mode<Mode::bfloat16>(const Plan&, Launch&, cudaStream_t);
+template cudaError_t launch_mode<Mode::float16>(const Plan&, const Launch&, cudaStream_t);
+template cudaError_t launch_mode<Mode::bfloat16>(const Plan&, const Launch&, cudaStream_t);
 
 }  // namespace convt::implicit_gemm_sm80

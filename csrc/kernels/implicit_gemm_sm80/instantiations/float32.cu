@@ -3,7 +3,7 @@
 
 namespace convt::implicit_gemm_sm80 {
 
-template cudaError_t launch_mode<Mode::tf32>(const Plan&, Launch&, cudaStream_t);
-template cudaError_t launch_mode<Mode::ieee>(const Plan&, Launch&, cudaStream_t);
+template cudaError_t launch_mode<Mode::tf32>(const Plan&, const Launch&, cudaStream_t);
+template cudaError_t launch_mode<Mode::ieee>(const Plan&, const Launch&, cudaStream_t);
 
 }  // namespace convt::implicit_gemm_sm80

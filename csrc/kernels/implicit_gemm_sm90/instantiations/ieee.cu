@@ -3,6 +3,6 @@
 
 namespace convt::implicit_gemm_sm90 {
 
-template cudaError_t launch_mode<Mode::ieee>(const Plan&, Launch&, cudaStream_t);
+template cudaError_t launch_mode<Mode::ieee>(const Plan&, const Launch&, cudaStream_t);
 
 }  // namespace convt::implicit_gemm_sm90

@@ -1,24 +1,11 @@
-// Before the product: packs the weights, and brings x into channels_last in the workspace, for the copy engine to read
-// boxes of it. In TF32 mode x is rounded on its way, which is why x that is in channels_last already may be brought
-// there, too. Without TF32 its two parts are.
+// Brings x into channels_last in the workspace, for the copy engine to read boxes of it. In TF32 mode it is rounded on
+// its way, which is why x that is in channels_last already may be brought there, too. Without TF32 its two parts are.
 #pragma once
 
 #include "../copy_rows.cuh"
 #include "producer.cuh"
 
 namespace convt::implicit_gemm_sm90 {
-
-// Blocks of A: 64 rows of 128 bytes, as wgmma reads them.
-template <Mode mode>
-struct Fragments {
-  static constexpr int rows = 64, words = block_bytes / 4, group_words = row_bytes / 4, parts = parts_of(mode),
-                       warps = block_bytes / 512;
-  CONVT_HOST_DEVICE static int32_t row(int32_t warp, int32_t lane, int32_t) { return warp * 4 + lane / 8; }
-  CONVT_HOST_DEVICE static int32_t k(int32_t warp, int32_t lane, int32_t e) {
-    return (lane % 8 ^ (row(warp, lane, e) & 7)) * 4 + e;
-  }
-  static int32_t pitch(int32_t words) { return words | 1; }
-};
 
 // Four words of x, as operands of products.
 template <Mode mode>
@@ -29,12 +16,14 @@ CONVT_DEVICE void store_channels(typename Traits<mode>::Scalar* to, int64_t part
 }
 
 template <Mode mode>
-CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t block) {
+__global__ void __launch_bounds__(channels_last_threads)
+    channels_last_kernel(const __grid_constant__ ChannelsLastParams p) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr int32_t channels = row_bytes / sizeof(Scalar), of_word = 4 / sizeof(Scalar);
   constexpr int32_t words = row_bytes / 4, pitch = words + 1;  // no bank conflicts, by rows or by columns
   auto* const tile = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
-  uint32_t channel_tile = block;
+  device::let_next_kernel_start();
+  uint32_t channel_tile = blockIdx.x;
   uint32_t rest = p.by_channel_tiles.divide(channel_tile);
   uint32_t next = p.by_pixel_tiles.divide(rest);
   const auto first_pixel = static_cast<int32_t>(rest) * channels_last_pixels;
@@ -56,12 +45,12 @@ CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t
       first_channel + unit * of_unit;
   if (p.innermost) {
     if (!written) return;
-    constexpr int32_t passes = channels_last_pixels * units / prepare_threads;
+    constexpr int32_t passes = channels_last_pixels * units / channels_last_threads;
     const int32_t there = smaller(of_unit, p.channels - first_channel - unit * of_unit);
     uint4 v[passes];
 #pragma unroll
     for (int i = 0; i < passes; ++i) {
-      const int32_t pixel = thread / units + i * (prepare_threads / units);
+      const int32_t pixel = thread / units + i * (channels_last_threads / units);
       if (first_pixel + pixel >= p.pixels) break;
       auto column = static_cast<uint32_t>(first_pixel + pixel);
       const auto row = static_cast<int32_t>(p.by_columns.divide(column));
@@ -79,7 +68,7 @@ CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t
     }
 #pragma unroll
     for (int i = 0; i < passes; ++i) {
-      const int32_t pixel = thread / units + i * (prepare_threads / units);
+      const int32_t pixel = thread / units + i * (channels_last_threads / units);
       if (first_pixel + pixel >= p.pixels) break;
       store_channels<mode>(to + static_cast<int64_t>(pixel) * p.padded_channels, p.part_stride, v[i]);
     }
@@ -87,14 +76,14 @@ CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t
   }
 
   // A word of a pixel: one channel, or two whose pixels are read as pairs if they may.
-  constexpr int32_t passes = channels_last_pixels * words / prepare_threads;
+  constexpr int32_t passes = channels_last_pixels * words / channels_last_threads;
   if (of_word == 2 && p.pairs) {
     constexpr int32_t pairs = channels_last_pixels / 2;
     const int32_t pixel = thread % pairs * 2, word = thread / pairs;
     uint32_t r[passes / 2][2];
 #pragma unroll
     for (int i = 0; i < passes / 2; ++i) {
-      const int32_t channel = (word + i * (prepare_threads / pairs)) * 2;
+      const int32_t channel = (word + i * (channels_last_threads / pairs)) * 2;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
         r[i][e] = 0;
@@ -106,7 +95,7 @@ CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t
     }
 #pragma unroll
     for (int i = 0; i < passes / 2; ++i) {
-      const int32_t at = pixel * pitch + word + i * (prepare_threads / pairs);
+      const int32_t at = pixel * pitch + word + i * (channels_last_threads / pairs);
       tile[at] = __byte_perm(r[i][0], r[i][1], 0x5410), tile[at + pitch] = __byte_perm(r[i][0], r[i][1], 0x7632);
     }
   } else {
@@ -116,7 +105,7 @@ CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t
     const auto row = static_cast<int32_t>(p.by_columns.divide(column));
     const Scalar* const from =
         x + static_cast<int64_t>(row) * p.row_stride + static_cast<int64_t>(column) * p.column_stride;
-    constexpr int32_t step = prepare_threads / channels_last_pixels;
+    constexpr int32_t step = channels_last_threads / channels_last_pixels;
     uint32_t r[passes];
 #pragma unroll
     for (int i = 0; i < passes; ++i) {
@@ -140,33 +129,11 @@ CONVT_DEVICE void bring_into_channels_last(const ChannelsLastParams& p, uint32_t
   __syncthreads();
   if (!written) return;
 #pragma unroll
-  for (int32_t pixel = thread / units; pixel < channels_last_pixels; pixel += prepare_threads / units) {
+  for (int32_t pixel = thread / units; pixel < channels_last_pixels; pixel += channels_last_threads / units) {
     if (first_pixel + pixel >= p.pixels) break;
     const uint32_t* const from = tile + pixel * pitch + unit * 4;
     store_channels<mode>(to + static_cast<int64_t>(pixel) * p.padded_channels, p.part_stride,
                          make_uint4(from[0], from[1], from[2], from[3]));
-  }
-}
-
-// Blocks that pack, if there are weights to pack or counters to clear, and the shared memory of all.
-template <Mode mode>
-void choose_blocks(PrepareParams& p) {
-  p.packing = 0, p.shared_bytes = p.bringing > 0 ? channels_last_shared_bytes : 0;
-  if (p.pack.groups == 0 && p.pack.counter_count == 0) return;
-  choose_pack_tile<Fragments<mode>>(p.pack);
-  p.packing = static_cast<uint32_t>(p.pack.tile.blocks);
-  p.shared_bytes = std::max(p.shared_bytes, p.pack.tile.shared_bytes);
-}
-
-// One kernel for both, so that what one waits for takes no time of its own. Blocks that pack come first: they wait
-// longer.
-template <Mode mode>
-__global__ void __launch_bounds__(prepare_threads) prepare_kernel(const __grid_constant__ PrepareParams p) {
-  device::let_next_kernel_start();
-  if (blockIdx.x < p.packing) {
-    pack_weights<mode, Fragments<mode>>(p.pack, blockIdx.x);
-  } else {
-    bring_into_channels_last<mode>(p.channels_last, blockIdx.x - p.packing);
   }
 }
 
