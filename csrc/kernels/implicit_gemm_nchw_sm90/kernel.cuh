@@ -199,10 +199,9 @@ struct Outputs {
     for (int i = 0; i < values; ++i) v[i] = sums[i % config.phases][r][4 * j + i / config.phases * 2 + e];
   }
 
-  // From registers. `All`: the tile has all its channels. There is no branch among stores that follow each other:
-  // behind one the registers of an address are written again before the store has read them, for which the next one
-  // waits.
-  template <int Vector, bool All>
+  // From registers. There is no branch among stores that follow each other: behind one the registers of an address are
+  // written again before the store has read them, for which the next one waits.
+  template <int Vector>
   CONVT_DEVICE void write(const Params& p, const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
     Scalar* const y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride +
                       (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride +
@@ -213,14 +212,14 @@ struct Outputs {
     for (int r = 0; r < config.rows; ++r) to[0][r] = y + r * row_step, to[1][r] = to[0][r] + p.y_channel_stride;
 #pragma unroll
     for (int j = 0; j < config.channels / 8; ++j) {
-      if (!All && 8 * j >= channels) break;
+      if (8 * j >= channels) break;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
 #pragma unroll
         for (int r = 0; r < config.rows; ++r) {
           float v[values];
           values_of(sums, r, j, e, v);
-          const bool there = (All || 8 * j + e < channels) && r < rows;
+          const bool there = 8 * j + e < channels && r < rows;
 #pragma unroll
           for (int i = 0; i < values; i += Vector) {
             const int32_t at = column_of(p, i);
@@ -229,16 +228,6 @@ struct Outputs {
           to[e][r] += 8 * p.y_channel_stride;
         }
       }
-    }
-  }
-
-  template <int Vector>
-  CONVT_DEVICE void write(const Params& p, bool all,
-                          const float (&sums)[config.phases][config.rows][config.channels / 2]) const {
-    if (config.phases == 1 && all) {  // of two there are no registers for both
-      write<Vector, true>(p, sums);
-    } else {
-      write<Vector, false>(p, sums);
     }
   }
 
@@ -699,13 +688,12 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
     } else {
       const Outputs<mode, Row> outputs(p, tile, place);
-      const bool all = p.out_channels - tile.channel_tile * config.channels >= config.channels;
       if (p.vector == outputs.values) {
-        outputs.template write<outputs.values>(p, all, sums);
+        outputs.template write<outputs.values>(p, sums);
       } else if (p.vector == 2) {
-        outputs.template write<2>(p, all, sums);
+        outputs.template write<2>(p, sums);
       } else {
-        outputs.template write<1>(p, all, sums);
+        outputs.template write<1>(p, sums);
       }
     }
     const int32_t row = tile.row + set.row, column = tile.column + set.column;

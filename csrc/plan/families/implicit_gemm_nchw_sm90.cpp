@@ -143,7 +143,7 @@ void implicit_gemm_nchw_sm90_candidates(const Problem& p, const DeviceInfo& devi
     const family::Config& config = family::configs[row];
     // Of several phases, outputs of a lane that are written one by one are too far apart.
     const bool may_stage = family::may_stage(config, p);
-    const bool from_registers = !may_stage || config.phases == 1 || family::vector_of(config, p, nullptr, false) > 1;
+    const bool from_registers = !may_stage || family::vector_of(config, p, nullptr, false) > 1;
     std::optional<Candidate> best;
     for (int32_t strips = family::warps; strips > 0; strips /= 2) {
       for (const bool staged : {false, true}) {
