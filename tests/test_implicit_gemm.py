@@ -179,6 +179,13 @@ def test_a_large_layer_takes_large_tiles_whole():
     assert tile.images * tile.rows * tile.columns > 0.75 * int(best.configuration.split("x")[1])
 
 
+def test_a_result_larger_than_the_cache_is_known():
+    small, large = (Problem(batch, 64, 64, (128, 128), (3, 3)) for batch in (8, 32))
+    for p, expected in ((small, False), (large, True)):  # float16: 17 and 69 MB, of 63
+        found = candidates(explain(p, "float16"), "implicit_gemm_sm90")
+        assert {c.plan.result_exceeds_l2 for c in found.values() if c.fits} == {expected}
+
+
 # Weights, how they lie in memory, and whether Hopper's kernels may read them in place.
 WEIGHTS = {
     "3x3": (Problem(2, 64, 128, (12, 12), (3, 3), (1, 1), (1, 1)), "channels_last", True),

@@ -378,12 +378,27 @@ CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int
 #endif
 }
 
-// The way back, as a bulk store: what the box has outside of the tensor is not written.
-CONVT_DEVICE void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared) {
+// The same, and what becomes of it in L2.
+CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
+                           SharedAddress barrier, CachePolicy policy) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
-      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3, %4, %5}], [%6];" ::"l"(&map),
-      "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared)
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "
+      "%3, %4, %5, %6}], [%7], %8;" ::"r"(shared),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier),
+      "l"(static_cast<uint64_t>(policy))
+      : "memory");
+#endif
+}
+
+// The way back, as a bulk store: what the box has outside of the tensor is not written.
+CONVT_DEVICE void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared,
+                            CachePolicy policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group.L2::cache_hint [%0, {%1, %2, %3, %4, %5}], [%6], "
+      "%7;" ::"l"(&map),
+      "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(shared), "l"(static_cast<uint64_t>(policy))
       : "memory");
 #endif
 }

@@ -39,4 +39,9 @@ struct alignas(128) TensorMap {
   unsigned char words[128];
 };
 
+// What becomes of lines in L2 that a copy has touched: createpolicy's words for all of them, which CUTLASS has as
+// constants, too (TMA::CacheHintSm90). What is written or read once and is larger than L2 would only take the place of
+// what is read again.
+enum class CachePolicy : uint64_t { evict_normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
+
 }  // namespace convt

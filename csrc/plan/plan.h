@@ -62,9 +62,10 @@ struct Plan {
   int64_t grid = 0;           // blocks
   int32_t block = 0;          // threads
   int64_t workspace_bytes = 0;
-  int64_t shared_bytes = 0;      // dynamic shared memory of a block
-  GemmTile tile;                 // of the families that have one
-  std::array<int32_t, 8> cut{};  // how the family divides the problem among blocks, if it has a choice
+  int64_t shared_bytes = 0;        // dynamic shared memory of a block
+  bool result_exceeds_l2 = false;  // so that it would only displace what is read again
+  GemmTile tile;                   // of the families that have one
+  std::array<int32_t, 8> cut{};    // how the family divides the problem among blocks, if it has a choice
 
   bool operator==(const Plan&) const = default;
 };

@@ -861,7 +861,7 @@ inline SharedAddress swizzled(SharedAddress a, int32_t bytes = 128) {
 
 inline void prefetch_tensor_map(const TensorMap&) {}
 inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
-                     SharedAddress barrier) {
+                     SharedAddress barrier, CachePolicy = CachePolicy::evict_normal) {
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));
   if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
@@ -1097,7 +1097,7 @@ inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
     simt::block->current->bulk.open.push_back(copy);
   }
 }
-inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared) {
+inline void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared, CachePolicy) {
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));
   if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");

@@ -83,13 +83,16 @@ CONVT_HOST_DEVICE void fill_one_tap_table(const OneTapParams& p, float* table, u
 }
 
 // Elements as they come from memory, so that many are on their way before the first one is converted.
-template <class Scalar, int N>
+template <class Scalar, int N, bool Last>
 struct RawVector {
   static constexpr int bytes = N * static_cast<int>(sizeof(Scalar));
 #if defined(__CUDA_ARCH__)
   uint32_t words[bytes < 4 ? 1 : bytes / 4];
 
-  CONVT_HOST_DEVICE void load(bool is, const Scalar* from) { ::convt::load_if<bytes>(is, from, words); }
+  CONVT_HOST_DEVICE void load(bool is, const Scalar* from) {
+    // Of channels innermost, the next load may want the rest of the sector.
+    ::convt::load_if<bytes, Last ? Reads::again : Reads::once>(is, from, words);
+  }
   CONVT_HOST_DEVICE void get(float* to) const {
     if constexpr (sizeof(Scalar) == 4) {
 #pragma unroll
@@ -173,7 +176,7 @@ CONVT_HOST_DEVICE void compute_one_tap(const OneTapParams& p, const float* table
   if (p.x_vectors) {
 #pragma unroll 1
     for (int32_t first = 0; first < p.channels; first += step) {
-      RawVector<Scalar, vector> raw[together];
+      RawVector<Scalar, vector, Last> raw[together];
 #pragma unroll
       for (int u = 0; u < together; ++u) {
         const int32_t channel = first + u * of_vector;
@@ -197,7 +200,7 @@ CONVT_HOST_DEVICE void compute_one_tap(const OneTapParams& p, const float* table
 #pragma unroll 2
     for (int32_t channel = 0; channel < p.channels; channel += of_vector) {
       const Scalar* from = x + channel * p.x_channel_stride;
-      RawVector<Scalar, 1> raw[vector];
+      RawVector<Scalar, 1, Last> raw[vector];
 #pragma unroll
       for (int i = 0; i < vector; ++i) {
         raw[i].load(Last ? channel + i < p.channels : column + i < p.in_w,

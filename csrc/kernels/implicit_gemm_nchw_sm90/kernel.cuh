@@ -673,36 +673,36 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
         outputs.template write<1, false>(sums[0]);
       }
       if (any_nan()) outputs.correct();
-      continue;
-    }
-    const bool stages = p.staged_bytes > 0;
-    if (stages) {
-      if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
-        staged.template write<16 / sizeof(Scalar)>(p, tile, place, thread, sums);
-      } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
-        staged.template write<8 / sizeof(Scalar)>(p, tile, place, thread, sums);
-      } else if (sizeof(Scalar) == 4 || p.vector == 1) {
-        staged.template write<1>(p, tile, place, thread, sums);
-      } else {
-        staged.template write<2>(p, tile, place, thread, sums);
-      }
     } else {
-      const Outputs<mode, Row> outputs(p, tile, place);
-      if (p.vector == outputs.values) {
-        outputs.template write<outputs.values>(p, sums);
-      } else if (p.vector == 2) {
-        outputs.template write<2>(p, sums);
+      const bool stages = p.staged_bytes > 0;
+      if (stages) {
+        if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 16) {
+          staged.template write<16 / sizeof(Scalar)>(p, tile, place, thread, sums);
+        } else if (p.vector * static_cast<int32_t>(sizeof(Scalar)) == 8) {
+          staged.template write<8 / sizeof(Scalar)>(p, tile, place, thread, sums);
+        } else if (sizeof(Scalar) == 4 || p.vector == 1) {
+          staged.template write<1>(p, tile, place, thread, sums);
+        } else {
+          staged.template write<2>(p, tile, place, thread, sums);
+        }
       } else {
-        outputs.template write<1>(p, sums);
+        const Outputs<mode, Row> outputs(p, tile, place);
+        if (p.vector == outputs.values) {
+          outputs.template write<outputs.values>(p, sums);
+        } else if (p.vector == 2) {
+          outputs.template write<2>(p, sums);
+        } else {
+          outputs.template write<1>(p, sums);
+        }
       }
-    }
-    const int32_t row = tile.row + set.row, column = tile.column + set.column;
-    if (row < 0 || column < 0 || row + p.channel_bytes / p.row_bytes > p.h.in ||
-        column + p.row_bytes / static_cast<int32_t>(sizeof(Scalar)) > p.v.in) {
-      const bool nan = any_nan();
-      // What is looked at again has been written by others, too.
-      if (!stages || device::named_barrier_or(1, consumers, nan)) {
-        if (nan) Outputs<mode, Row>(p, tile, place).correct(p);
+      const int32_t row = tile.row + set.row, column = tile.column + set.column;
+      if (row < 0 || column < 0 || row + p.channel_bytes / p.row_bytes > p.h.in ||
+          column + p.row_bytes / static_cast<int32_t>(sizeof(Scalar)) > p.v.in) {
+        const bool nan = any_nan();
+        // What is looked at again has been written by others, too.
+        if (!stages || device::named_barrier_or(1, consumers, nan)) {
+          if (nan) Outputs<mode, Row>(p, tile, place).correct(p);
+        }
       }
     }
   }

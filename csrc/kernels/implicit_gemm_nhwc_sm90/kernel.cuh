@@ -60,7 +60,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
       const int32_t at[] = {c * channels_of_chunk, tile.group, tile.column + p.column, tile.row + p.row, tile.image};
       device::mbarrier_arrive_expect(shared.patch_full(patch.stage), static_cast<uint32_t>(p.pitch * p.patch_rows));
       device::box_load(shared.patches + static_cast<uint32_t>(patch.stage * p.patch_bytes), p.x_map, at,
-                       shared.patch_full(patch.stage));
+                       shared.patch_full(patch.stage), p.x_policy);
       patch.advance(p.patch_stages);
       if (p.resident && !first) continue;
       if (first && c == 0 && !p.copies_x) device::wait_for_previous_kernel();

@@ -447,7 +447,7 @@ struct ChannelsLast {
               if (there[0] >= p.out_channels) break;
               const device::SharedAddress box =
                   from + static_cast<uint32_t>(m * staged_block_bytes + part * part_bytes);
-              device::box_store(p.y_maps[set.column_phase + its], there, box);
+              device::box_store(p.y_maps[set.column_phase + its], there, box, p.y_policy);
             }
           }
         }

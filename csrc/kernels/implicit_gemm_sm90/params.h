@@ -23,6 +23,7 @@ struct Params : CommonParams {
   TensorMap wide_x_map;                                // if uses_wide_x_map()
   TensorMap w_map;                                     // if weights_in_place
   TensorMap y_maps[most_y_maps];                       // if store_boxes: y_map_count()
+  CachePolicy y_policy;                                // if store_boxes
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
@@ -195,6 +196,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     q.narrow_bytes = launch.x_map.box[1] * launch.x_map.inner_bytes();
   }
   q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
+  q.y_policy = plan.result_exceeds_l2 ? CachePolicy::evict_first : CachePolicy::evict_normal;
   q.row_boxes = {};
   if (q.store_boxes && !q.channels_innermost) q.row_boxes = make_row_boxes(config, p, tile);
   for (int32_t i = 0; i < y_map_count(q); ++i) {

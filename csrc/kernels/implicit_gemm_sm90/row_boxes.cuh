@@ -69,7 +69,7 @@ struct RowsInBoxes {
             const int32_t there[tensor_map_rank] = {place[0], place[1] + 64 * m, place[2] + r * row_step, place[3],
                                                     place[4]};
             if (m >= blocks || there[1] >= p.out_channels) break;
-            device::box_store(p.y_maps[0], there, from + static_cast<uint32_t>(m * staged_block_bytes));
+            device::box_store(p.y_maps[0], there, from + static_cast<uint32_t>(m * staged_block_bytes), p.y_policy);
           }
         }
       }

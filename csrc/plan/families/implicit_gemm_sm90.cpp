@@ -402,7 +402,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
                        ? "needs more shared memory than a block has"
                        : "is compiled for x in boxes of the copy engine, without gathering and splits");
   }
-  return chosen_tile(Algorithm::implicit_gemm_sm90, name, row, family::threads, best);
+  Candidate c = chosen_tile(Algorithm::implicit_gemm_sm90, name, row, family::threads, best);
+  c.plan.result_exceeds_l2 = checked_mul(p.y_elements(), element_size(p.dtype)) > device.l2_bytes;
+  return c;
 }
 
 }  // namespace
