@@ -27,6 +27,9 @@ VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text()
 # Architectures of a build on a machine without a GPU. sm_80 code runs on every 8.x, 9.0a on H100 and H200, and the PTX
 # is compiled by the driver for what comes later.
 DEFAULT_ARCHS = "8.0+PTX;9.0a"
+# Families whose PTX is the same for all architectures: it is made once, for the oldest one, and machine code for each of
+# it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a.)
+ONE_PTX = ("column", "depthwise", "few_positions", "large_stride")
 OLDEST_TORCH = (2, 11)
 OLDEST_GXX = 11  # C++20 with concepts and defaulted comparison
 OLDEST_NVCC = (12, 4)
@@ -139,6 +142,15 @@ def architectures(torch):
     return ";".join(f"{major}.{minor}" + ("a" if major >= 9 else "") for major, minor in sorted(present))
 
 
+def flags_of_one_ptx(archs):
+    """nvcc's flags for machine code of all architectures from PTX for the oldest, and that PTX if one is for later."""
+    numbers = [re.match(r"(\d+)\.(\d)", arch).groups() for arch in archs.split(";")]
+    oldest = "".join(min(numbers, key=lambda n: tuple(map(int, n))))
+    kinds = dict.fromkeys(f"sm_{major}{minor}" for major, minor in numbers)
+    flags = [f"-gencode=arch=compute_{oldest},code={kind}" for kind in kinds]
+    return flags + [f"-gencode=arch=compute_{oldest},code=compute_{oldest}"] * ("+PTX" in archs)
+
+
 def banner(lines):
     width = max(map(len, lines)) + 4
     print("\n".join(["*" * width, *(f"* {line.ljust(width - 4)} *" for line in lines), "*" * width]), flush=True)
@@ -190,7 +202,7 @@ def extension(torch, build_folder):
     sources = [s for s in sources if s.name not in without]
     cuda_version = f"{version[0]}.{version[1]}" if version else ""
     sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
-    cxx = ["-std=c++20", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
+    cxx = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]
     kind, args = cpp_extension.CppExtension, {"cxx": cxx}
     if home is not None:
         sources += sorted((ROOT / "csrc/kernels").rglob("*.cu"))
@@ -229,6 +241,22 @@ def main():
     module, build_extension = extension(torch, build_folder)
 
     class BuildExt(build_extension):
+        def build_extension(self, ext):
+            one_ptx = [s for s in ext.sources if s.endswith(".cu") and Path(s).parts[2] in ONE_PTX]
+            archs = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
+            if one_ptx and ";" in archs:
+                # torch adds no architectures of its own where some are named.
+                args = {**ext.extra_compile_args, "nvcc": ext.extra_compile_args["nvcc"] + flags_of_one_ptx(archs)}
+                ext.sources = [s for s in ext.sources if s not in one_ptx]
+                ext.extra_objects += self.compiler.compile(
+                    one_ptx,
+                    output_dir=str(build_folder / "one_ptx"),
+                    include_dirs=ext.include_dirs,
+                    extra_postargs=args,
+                    depends=ext.depends,
+                )
+            super().build_extension(ext)
+
         def finalize_options(self):
             super().finalize_options()
             # An editable install builds in a temporary folder; a fixed one keeps what need not be compiled again.

@@ -8,15 +8,9 @@
 
 namespace convt::depthwise {
 
-// Some kernels spill on sm_80 where they do not on sm_90.
 template <int Row, class Scalar, Access Mode>
 constexpr int blocks_of() {
-  const int blocks = resident_blocks(configs[Row], sizeof(Scalar), Mode);
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if (configs[Row].form == Form::rows && blocks > 2) return blocks - 1;
-  if (Mode == Access::elements && sizeof(Scalar) == 2 && configs[Row].w.stride == 1) return blocks - 1;
-#endif
-  return blocks;
+  return resident_blocks(configs[Row], sizeof(Scalar), Mode);
 }
 
 template <int Row, class Scalar, Access Mode>
