@@ -24,7 +24,8 @@
 #include "ops/layout.h"
 #include "ops/schema.h"
 #include "ops/tensors.h"
-#include "plan/plan.h"
+#include "plan/overflow.h"
+#include "plan/planner.h"
 
 namespace py = pybind11;
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/column/kernel.cuh"
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 namespace convt {
 namespace {

@@ -12,7 +12,7 @@
 #include "kernels/depthwise/config.h"
 #include "kernels/depthwise/host.h"
 #include "kernels/scalar.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 namespace convt {
 namespace {

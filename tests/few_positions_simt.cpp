@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/few_positions/kernel.cuh"
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 namespace convt {
 namespace {

@@ -9,7 +9,7 @@
 #include "kernels/copy_rows.cuh"
 #include "kernels/gemm_scatter_sm90/kernel.cuh"
 #include "kernels/visit_row.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
 #include "simt_problem.h"
 
 namespace convt {

@@ -10,7 +10,7 @@
 #include "kernels/gemm_scatter_tf32_sm90/kernel.cuh"
 #include "kernels/gemm_scatter_tf32_sm90/prepare.cuh"
 #include "kernels/visit_row.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
 #include "simt_problem.h"
 
 namespace convt {

@@ -9,7 +9,7 @@
 
 #define SIMT_MAIN
 #include "kernels/grouped/kernel.cuh"
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 namespace convt {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "kernels/implicit_gemm_sm80/kernel.cuh"
 #include "kernels/visit_row.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
 #include "simt_problem.h"
 
 namespace convt {

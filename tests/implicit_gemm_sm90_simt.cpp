@@ -10,8 +10,9 @@
 
 #include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
+#include "kernels/implicit_gemm_sm90/name.h"
 #include "kernels/visit_row.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
 #include "simt_problem.h"
 
 namespace convt {

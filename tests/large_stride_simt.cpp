@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kernels/large_stride/tile.cuh"
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 namespace convt {
 namespace {

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "../plan/geometry.h"
+#include "../plan/overflow.h"
 
 namespace convt::ops {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "../plan/plan.h"
+#include "../plan/planner.h"
 
 namespace convt::ops {
 

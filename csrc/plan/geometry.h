@@ -14,8 +14,6 @@
 #include <cstdint>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
-#include <string>
 
 #if defined(__CUDACC__)
 #define CONVT_HOST_DEVICE __host__ __device__ __forceinline__
@@ -47,26 +45,18 @@ CONVT_HOST_DEVICE constexpr Index larger(Index a, Index b) {
   return a < b ? b : a;
 }
 
-// Overflow of a size is an error, never a wrap. Host only.
-struct OverflowError : std::overflow_error {
-  using std::overflow_error::overflow_error;
-};
+// Overflow of a size is an error, never a wrap: overflow.h has its type. Host only.
+[[noreturn]] void throw_overflow(const char* what, int64_t a, int64_t b);
 
 inline int64_t checked_mul(int64_t a, int64_t b) {
   int64_t r = 0;
-  if (__builtin_mul_overflow(a, b, &r)) {
-    throw OverflowError("the product of " + std::to_string(a) + " and " + std::to_string(b) +
-                        " does not fit in a 64-bit integer");
-  }
+  if (__builtin_mul_overflow(a, b, &r)) throw_overflow("product", a, b);
   return r;
 }
 
 inline int64_t checked_add(int64_t a, int64_t b) {
   int64_t r = 0;
-  if (__builtin_add_overflow(a, b, &r)) {
-    throw OverflowError("the sum of " + std::to_string(a) + " and " + std::to_string(b) +
-                        " does not fit in a 64-bit integer");
-  }
+  if (__builtin_add_overflow(a, b, &r)) throw_overflow("sum", a, b);
   return r;
 }
 

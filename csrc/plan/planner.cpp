@@ -13,11 +13,11 @@
 #include "../kernels/implicit_gemm_nchw_sm90/config.h"
 #include "../kernels/implicit_gemm_nhwc_sm90/config.h"
 #include "../kernels/implicit_gemm_sm80/config.h"
-#include "../kernels/implicit_gemm_sm90/config.h"
+#include "../kernels/implicit_gemm_sm90/name.h"
 #include "../kernels/large_stride/config.h"
 #include "calibration.h"
 #include "families/family.h"
-#include "plan.h"
+#include "planner.h"
 
 namespace convt {
 namespace {

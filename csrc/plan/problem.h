@@ -3,7 +3,7 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
+#include <iosfwd>
 
 #include "geometry.h"
 

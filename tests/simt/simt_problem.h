@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kernels/device.h"
-#include "plan/plan.h"
+#include "plan/planner.h"
 
 namespace convt {
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <type_traits>
-#include <vector>
 
 #include "../../plan/plan.h"
 #include "../divisor.h"
@@ -41,23 +40,6 @@ struct Params : StridedParams {
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
-
-// The output channels of a group that a block computes: all of them, or as many as divide them. A block of a part of
-// them reads all of its tile's inputs again, so there are parts only where the weights are most of the memory.
-inline std::vector<int64_t> channel_choices(const Problem& p) {
-  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
-  if (channels * taps <= most_columns) return {channels};
-  const int64_t inputs = p.batch * p.in_channels * p.in_h * p.in_w,
-                outputs = p.batch * p.out_channels * p.out_h * p.out_w;
-  std::vector<int64_t> choices;
-  if (p.in_channels * channels * taps < inputs + outputs) return choices;
-  // Of weights whose output channels are innermost, whole sectors of memory.
-  const int64_t fewest = taps > 1 && p.w_strides[1] == 1 ? 32 / element_size(p.dtype) : 1;
-  for (int64_t c = fewest; c < channels && c * taps <= most_columns; ++c) {
-    if (channels % c == 0) choices.push_back(c);
-  }
-  return choices;
-}
 
 // Shared memory and the division of work of blocks of `out_channels`, known without the operands.
 struct Resources {

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <numeric>
 #include <type_traits>
-#include <vector>
 
 #include "../../plan/plan.h"
 #include "../divisor.h"
@@ -41,16 +40,6 @@ inline int32_t vector_elements(const Problem& p, int64_t out_channels) {
     if (n > 1 && p.w_aligned && run % n == 0 && starts % n == 0) return static_cast<int32_t>(n);
   }
   return 1;
-}
-
-// The output channels of a block may be these.
-inline std::vector<int64_t> channel_choices(const Problem& p) {
-  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
-  std::vector<int64_t> choices;
-  for (int64_t c = 1; c <= channels && c * taps <= most_columns; ++c) {
-    if (channels % c == 0) choices.push_back(c);
-  }
-  return choices;
 }
 
 struct Division {

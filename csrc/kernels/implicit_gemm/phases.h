@@ -11,9 +11,9 @@
 
 #include <algorithm>
 #include <numeric>
-#include <string>
 
 #include "../../plan/plan.h"
+#include "../../plan/refusal.h"
 
 namespace convt::implicit_gemm {
 
@@ -80,15 +80,15 @@ struct Tables {
 // Why a block of threads cannot hold such sets of phases; empty if `t` has been filled. It has
 // `blocks` blocks of rows, of `block_channels` output channels of each of `stacked` rows of y, which are phases that
 // follow each other and count as one.
-inline std::string make_tables(int32_t blocks, int32_t block_channels, const Problem& p, int32_t row_phases,
-                               int32_t column_phases, int32_t stacked, Tables& t) {
+inline Refusal make_tables(int32_t blocks, int32_t block_channels, const Problem& p, int32_t row_phases,
+                           int32_t column_phases, int32_t stacked, Tables& t) {
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const int32_t period_h = row_period(p, stacked), period_w = static_cast<int32_t>(w.stride);
-  if (period_h > most_stride) return "takes strides of at most " + std::to_string(most_stride);
+  if (period_h > most_stride) return {"takes strides of at most ", most_stride, ""};
   t.row_step = period_h / static_cast<int32_t>(h.stride);
   t.row_sets = ceil_div(period_h, row_phases * stacked), t.column_sets = ceil_div(period_w, column_phases);
   t.sets = t.row_sets * t.column_sets, t.steps = 0;
-  if (t.sets > most_sets) return "takes at most " + std::to_string(most_sets) + " sets of phases";
+  if (t.sets > most_sets) return {"takes at most ", most_sets, " sets of phases"};
   AxisPhase rows[most_stride], columns[most_stride];
   const auto rank = [](const Axis<int64_t>& a, int32_t period, int32_t chunk, int32_t together, AxisPhase* phases,
                        int8_t* ranks) {
@@ -107,7 +107,7 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
   const int32_t most_columns = rank(w, period_w, column_phases, 1, columns, t.column_rank);
   // Columns have blocks of their own where no row has taps, too: then these have the bias alone.
   const int32_t phases = std::max(1, most_rows) * std::max(1, most_columns);
-  if (phases > blocks) return "has too few rows for the phases";
+  if (phases > blocks) return {"has too few rows for the phases"};
   t.channel_blocks =
       std::min(blocks / phases, static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), block_channels)));
   int32_t taps = 0, places = 0;  // for them in the blocks of all steps
@@ -131,7 +131,7 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
             int32_t s = set.first_step;
             while (s < t.steps && (t.step[s].row != row || t.step[s].column != column)) ++s;
             if (s == t.steps) {
-              if (t.steps == most_taps) return "takes at most " + std::to_string(most_taps) + " taps";
+              if (t.steps == most_taps) return {"takes at most ", most_taps, " taps"};
               t.step[t.steps++] = {row, column, 0, 0};
             }
             t.step[s].mask |= mask;
@@ -155,9 +155,9 @@ inline std::string make_tables(int32_t blocks, int32_t block_channels, const Pro
   // What the packing of weights has room for.
   for (int32_t i = 0; i < t.sets; ++i) places += t.set[i].fragments * stacked;
   if (stacked > 1 && (taps > most_taps || places - taps > most_taps)) {
-    return "takes at most " + std::to_string(most_taps) + " taps";
+    return {"takes at most ", most_taps, " taps"};
   }
-  return "";
+  return {};
 }
 
 // Whether y is written channel by channel of a pixel.

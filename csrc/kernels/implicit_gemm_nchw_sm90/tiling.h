@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <string>
 
 #include "../implicit_gemm/merged_phases.h"
 #include "../implicit_gemm/phases.h"
@@ -62,13 +61,13 @@ inline void make_patch(const Problem& p, Set& set, Tables& t) {
 }
 
 // The one set of a configuration that merges phases.
-inline std::string make_merged_tables(const Config& config, const Problem& p, Tables& t) {
-  if (channels_of_tile(config, p) == 0) return "has fewer columns than there are phases";
+inline Refusal make_merged_tables(const Config& config, const Problem& p, Tables& t) {
+  if (channels_of_tile(config, p) == 0) return {"has fewer columns than there are phases"};
   int32_t rows[most_taps], columns[most_taps];
   const int32_t row_count = merge_phases(p.axis_h(), rows, t.kernel_row),
                 column_count = merge_phases(p.axis_w(), columns, t.kernel_column);
   if (row_count < 0 || column_count < 0 || row_count * column_count > most_taps)
-    return "takes at most " + std::to_string(most_taps) + " taps";
+    return {"takes at most ", most_taps, " taps"};
   t.sets = t.row_sets = t.column_sets = 1;
   Set& set = t.set[0];
   set = {};
@@ -86,19 +85,18 @@ inline std::string make_merged_tables(const Config& config, const Problem& p, Ta
   }
   set.steps = set.first_phase_steps = t.steps, set.taps = t.taps;
   make_patch(p, set, t);
-  return "";
+  return {};
 }
 
 // Why a configuration cannot have such sets; empty if `t` has been filled.
-inline std::string make_tables(const Config& config, const Problem& p, Tables& t) {
+inline Refusal make_tables(const Config& config, const Problem& p, Tables& t) {
   if (config.subpixel) return make_merged_tables(config, p, t);
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
-  if (w.stride % config.phases != 0)
-    return "takes strides of the columns that are multiples of " + std::to_string(config.phases);
+  if (w.stride % config.phases != 0) return {"takes strides of the columns that are multiples of ", config.phases, ""};
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   t.row_sets = narrow(h.stride), t.column_sets = narrow(w.stride) / config.phases;
   t.sets = t.row_sets * t.column_sets;
-  if (t.sets > most_sets) return "takes at most " + std::to_string(most_sets) + " sets of phases";
+  if (t.sets > most_sets) return {"takes at most ", most_sets, " sets of phases"};
   for (int32_t i = 0; i < t.sets; ++i) {
     Set& set = t.set[i];
     set = {i / t.column_sets, i % t.column_sets * config.phases, t.steps, 0, 0, t.taps, 0, 0, 0};
@@ -112,7 +110,7 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
         // Inputs from the first row to the last: the last tap reads the first one.
         for (int32_t j = rows.taps; j > 0;) {
           const int32_t taps = std::min(together, j);
-          if (t.taps + taps > most_taps) return "takes at most " + std::to_string(most_taps) + " taps";
+          if (t.taps + taps > most_taps) return {"takes at most ", most_taps, " taps"};
           t.step[t.steps++] = {rows.origin - (j - 1) * row_step, columns.origin - k * column_step, taps};
           t.taps_of_step = std::max(t.taps_of_step, taps);
           for (int32_t tap = 0; tap < taps; ++tap) {
@@ -128,7 +126,7 @@ inline std::string make_tables(const Config& config, const Problem& p, Tables& t
     make_patch(p, set, t);
   }
   for (int32_t i = 0; i < most_taps; ++i) t.kernel_row[i] = t.kernel_column[i] = static_cast<uint8_t>(i);
-  return "";
+  return {};
 }
 
 struct Tiling {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <algorithm>
-#include <string>
 
 #include "../implicit_gemm/merged_phases.h"
 #include "../tensor_map.h"
@@ -23,14 +22,14 @@ struct Tables {
   int32_t taps() const { return rows * columns; }
 };
 
-inline std::string make_tables(const Problem& p, Tables& t) {
+inline Refusal make_tables(const Problem& p, Tables& t) {
   t.rows = merge_phases(p.axis_h(), t.row, t.kernel_row);
   t.columns = merge_phases(p.axis_w(), t.column, t.kernel_column);
   if (t.rows < 0 || t.columns < 0 || t.taps() > most_taps) {
-    return "takes at most " + std::to_string(most_taps) + " taps";
+    return {"takes at most ", most_taps, " taps"};
   }
   if (t.rows == 0 || t.columns == 0) t.rows = t.columns = 0;
-  return "";
+  return {};
 }
 
 struct Tiling {

@@ -10,17 +10,17 @@ namespace convt::implicit_gemm_sm80 {
 using namespace implicit_gemm;
 
 // Sets of phases whose blocks of rows are those of `config`.
-inline std::string make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
-                               Tables& t) {
-  const std::string cannot = make_tables(config.rows(), 16, p, row_phases, column_phases, 1, t);
+inline Refusal make_tables(const Config& config, const Problem& p, int32_t row_phases, int32_t column_phases,
+                           Tables& t) {
+  const Refusal cannot = make_tables(config.rows(), 16, p, row_phases, column_phases, 1, t);
   if (!cannot.empty()) return cannot;
   for (int32_t i = 0; i < t.sets; ++i) {
     // A thread takes a step.
     if (t.set[i].steps > config.threads()) {
-      return "takes at most " + std::to_string(config.threads()) + " taps of a set of phases";
+      return {"takes at most ", config.threads(), " taps of a set of phases"};
     }
   }
-  return "";
+  return {};
 }
 
 // The part of the input that is in shared memory at a time, in pixels of one channel.

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "../implicit_gemm/mode.h"
 
@@ -91,16 +90,6 @@ inline constexpr Way ways[] = {
     {Source::copy, Form::lines},   {Source::copy, Form::squares},   {Source::copy, Form::gathered},
 };
 inline constexpr int32_t way_count = sizeof(ways) / sizeof(ways[0]);
-
-inline std::string name_of(const Config& c, Way way) {
-  return std::string(c.name) +
-         (way.form == Form::lines     ? ""
-          : way.form == Form::squares ? "+squares"
-                                      : "+gathered") +
-         (way.source == Source::direct ? ""
-          : way.source == Source::rows ? "+rows"
-                                       : "+copy");
-}
 
 inline constexpr int32_t consumers = 256, producers = 128, threads = consumers + producers;
 // Of a thread: what 384 threads of a block get from 65536 by eights, and what the roles have of them afterwards.

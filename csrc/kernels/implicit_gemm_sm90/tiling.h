@@ -10,13 +10,12 @@
 namespace convt::implicit_gemm_sm90 {
 
 // The sets of phases have the same patch: it may stay in shared memory while all of them are multiplied from it.
-inline std::string make_tables(const Config& config, const Problem& p, int32_t column_phases, int32_t stacked,
-                               Tables& t) {
+inline Refusal make_tables(const Config& config, const Problem& p, int32_t column_phases, int32_t stacked, Tables& t) {
   const int32_t channels = 64 / stacked;
   if (stacked > 1 && p.out_channels_per_group() > channels) {
-    return "has rows for " + std::to_string(channels) + " output channels";
+    return {"has rows for ", channels, " output channels"};
   }
-  std::string cannot = make_tables(config.rows(), channels, p, 1, column_phases, stacked, t);
+  const Refusal cannot = make_tables(config.rows(), channels, p, 1, column_phases, stacked, t);
   if (!cannot.empty()) return cannot;
   PhaseSet all{};
   bool first = true;

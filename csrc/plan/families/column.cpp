@@ -10,6 +10,23 @@
 namespace convt {
 namespace {
 
+// The output channels of a group that a block computes: all of them, or as many as divide them. A block of a part of
+// them reads all of its tile's inputs again, so there are parts only where the weights are most of the memory.
+std::vector<int64_t> channel_choices(const Problem& p) {
+  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
+  if (channels * taps <= column::most_columns) return {channels};
+  const int64_t inputs = p.batch * p.in_channels * p.in_h * p.in_w,
+                outputs = p.batch * p.out_channels * p.out_h * p.out_w;
+  std::vector<int64_t> choices;
+  if (p.in_channels * channels * taps < inputs + outputs) return choices;
+  // Of weights whose output channels are innermost, whole sectors of memory.
+  const int64_t fewest = taps > 1 && p.w_strides[1] == 1 ? 32 / element_size(p.dtype) : 1;
+  for (int64_t c = fewest; c < channels && c * taps <= column::most_columns; ++c) {
+    if (channels % c == 0) choices.push_back(c);
+  }
+  return choices;
+}
+
 // Why no configuration of the column family takes the problem; empty if one may.
 std::string column_refusal(const Problem& p) {
   if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
@@ -144,7 +161,7 @@ Candidate column_candidate(const Problem& p, const DeviceInfo& device, int32_t r
 
 void column_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string refusal = column_refusal(p);
-  const std::vector<int64_t> choices = refusal.empty() ? column::channel_choices(p) : std::vector<int64_t>{};
+  const std::vector<int64_t> choices = refusal.empty() ? channel_choices(p) : std::vector<int64_t>{};
   for (int32_t row = 0; row < column::config_count; ++row) {
     const column::Config& config = column::configs[row];
     const auto refused = [&](const std::string& reason) {

@@ -7,9 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "../plan.h"
+#include "../planner.h"
+#include "../refusal.h"
 
 namespace convt {
+
+inline std::string text(const Refusal& r) {
+  if (r.empty()) return "";
+  return r.after == nullptr ? r.before : r.before + std::to_string(r.number) + r.after;
+}
 
 inline constexpr double launch_seconds = 3e-6;
 

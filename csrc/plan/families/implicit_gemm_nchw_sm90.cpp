@@ -136,7 +136,7 @@ void implicit_gemm_nchw_sm90_candidates(const Problem& p, const DeviceInfo& devi
       continue;
     }
     family::Tables t;
-    if (const std::string why = family::make_tables(family::configs[row], p, t); !why.empty()) {
+    if (const std::string why = text(family::make_tables(family::configs[row], p, t)); !why.empty()) {
       refused(why);
       continue;
     }

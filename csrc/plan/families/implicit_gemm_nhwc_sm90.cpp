@@ -96,7 +96,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
 void implicit_gemm_nhwc_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   std::string reason = refusal(p, device);
   family::Tables t;
-  if (reason.empty()) reason = family::make_tables(p, t);
+  if (reason.empty()) reason = text(family::make_tables(p, t));
   for (int32_t row = 0; row < family::config_count; ++row) {
     const family::Config& config = family::configs[row];
     const std::string why = !reason.empty()                            ? reason

@@ -186,10 +186,10 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   // one phase, or all.
   int32_t column_phases = stride_w;
   family::Tables t;
-  std::string cannot = family::make_tables(config, p, 1, column_phases, t);
+  std::string cannot = text(family::make_tables(config, p, 1, column_phases, t));
   while (!cannot.empty() && column_phases > 1) {
     column_phases = (column_phases + 1) / 2;
-    cannot = family::make_tables(config, p, 1, column_phases, t);
+    cannot = text(family::make_tables(config, p, 1, column_phases, t));
   }
   if (!cannot.empty()) return refuse(Algorithm::implicit_gemm_sm80, config.name, cannot);
   const bool quads = family::rows_in_quads(p);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "../../kernels/implicit_gemm_sm90/name.h"
 #include "../../kernels/implicit_gemm_sm90/tiling.h"
 #include "family.h"
 #include "implicit_gemm.h"
@@ -314,7 +315,7 @@ Phases phases_of(const Problem& p, const Config& config) {
   Phases phases;
   family::Tables t;
   const auto cannot_hold = [&](int32_t columns) -> std::string {
-    const std::string cannot = family::make_tables(config, p, columns, 1, t);
+    const std::string cannot = text(family::make_tables(config, p, columns, 1, t));
     if (!cannot.empty()) return cannot;
     for (int32_t i = 0; i < t.sets; ++i) {
       if (t.set[i].columns > config.m_blocks) return "has too few blocks for the phases";
