@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import site
 import subprocess
@@ -27,9 +28,11 @@ VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text()
 # Architectures of a build on a machine without a GPU. sm_80 code runs on every 8.x, 9.0a on H100 and H200, and the PTX
 # is compiled by the driver for what comes later.
 DEFAULT_ARCHS = "8.0+PTX;9.0a"
-# Families whose PTX is the same for all architectures: it is made once, for the oldest one, and machine code for each of
-# it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a.)
+# Families whose PTX is the same for all architectures: it is made once, for the oldest one, and machine code for each
+# of it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a.)
 ONE_PTX = ("column", "depthwise", "few_positions", "large_stride")
+# Families, by the end of their names, that have code for this architecture alone, where it is one of those built for.
+HOPPER, HOPPER_ARCH = "_sm90", "9.0a"
 OLDEST_TORCH = (2, 11)
 OLDEST_GXX = 11  # C++20 with concepts and defaulted comparison
 OLDEST_NVCC = (12, 4)
@@ -143,12 +146,42 @@ def architectures(torch):
 
 
 def flags_of_one_ptx(archs):
-    """nvcc's flags for machine code of all architectures from PTX for the oldest, and that PTX if one is for later."""
+    """Machine code of all architectures from PTX for the oldest, and that PTX if one is for later."""
     numbers = [re.match(r"(\d+)\.(\d)", arch).groups() for arch in archs.split(";")]
     oldest = "".join(min(numbers, key=lambda n: tuple(map(int, n))))
     kinds = dict.fromkeys(f"sm_{major}{minor}" for major, minor in numbers)
     flags = [f"-gencode=arch=compute_{oldest},code={kind}" for kind in kinds]
     return flags + [f"-gencode=arch=compute_{oldest},code=compute_{oldest}"] * ("+PTX" in archs)
+
+
+def flags_of_families(archs):
+    """The flags of those families that are compiled for other architectures than nvcc is told."""
+    if ";" not in archs:
+        return {}
+    flags = {family: flags_of_one_ptx(archs) for family in ONE_PTX}
+    if HOPPER_ARCH in archs.replace("+PTX", "").split(";"):
+        families = [folder.name for folder in (ROOT / "csrc/kernels").iterdir() if folder.name.endswith(HOPPER)]
+        flags |= {family: ["-gencode=arch=compute_90a,code=sm_90a"] for family in families}
+    return flags
+
+
+def write_nvcc(folder, nvcc, archs):
+    """A command that runs nvcc with a family's own architectures: torch has the same flags for all files."""
+    text = f"""import os
+import sys
+
+FLAGS = {json.dumps(flags_of_families(archs), indent=4, sort_keys=True)}
+command = sys.argv[1:]
+source = next(word for word in command if word.endswith(".cu"))
+family = next((f for f in FLAGS if f"/kernels/{{f}}/" in source), None)
+if family is not None:
+    command = [word for word in command if not word.startswith("-gencode")] + FLAGS[family]
+os.execvp(command[0], command)
+"""
+    path = folder / "nvcc.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return f"{shlex.quote(sys.executable)} {shlex.quote(str(path))} {nvcc}"
 
 
 def banner(lines):
@@ -183,6 +216,8 @@ def extension(torch, build_folder):
         archs = os.environ["TORCH_CUDA_ARCH_LIST"] = architectures(torch)
         # Read by torch.utils.cpp_extension when it is imported.
         os.environ["CUDA_HOME"] = str(home)
+        nvcc = os.environ.get("PYTORCH_NVCC", shlex.quote(str(home / "bin" / "nvcc")))  # as torch has it: "ccache nvcc"
+        os.environ["PYTORCH_NVCC"] = write_nvcc(build_folder, nvcc, archs)
         banner([f"convt {VERSION}: with CUDA for {archs}", note, f"torch {torch.__version__}"])
     else:
         banner(
@@ -241,22 +276,6 @@ def main():
     module, build_extension = extension(torch, build_folder)
 
     class BuildExt(build_extension):
-        def build_extension(self, ext):
-            one_ptx = [s for s in ext.sources if s.endswith(".cu") and Path(s).parts[2] in ONE_PTX]
-            archs = os.environ.get("TORCH_CUDA_ARCH_LIST", "")
-            if one_ptx and ";" in archs:
-                # torch adds no architectures of its own where some are named.
-                args = {**ext.extra_compile_args, "nvcc": ext.extra_compile_args["nvcc"] + flags_of_one_ptx(archs)}
-                ext.sources = [s for s in ext.sources if s not in one_ptx]
-                ext.extra_objects += self.compiler.compile(
-                    one_ptx,
-                    output_dir=str(build_folder / "one_ptx"),
-                    include_dirs=ext.include_dirs,
-                    extra_postargs=args,
-                    depends=ext.depends,
-                )
-            super().build_extension(ext)
-
         def finalize_options(self):
             super().finalize_options()
             # An editable install builds in a temporary folder; a fixed one keeps what need not be compiled again.
@@ -271,4 +290,5 @@ def main():
     )
 
 
-main()
+if __name__ == "__main__":
+    main()

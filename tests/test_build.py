@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import venv
@@ -75,7 +76,7 @@ def test_no_cuda_in_the_planner_and_nothing_above_it():
     # Of a kernel family, the planner sees its table of configurations and how it cuts a problem into blocks: host code.
     assert found == []
     kernels = {name for _, name in includes("plan") if "kernels/" in name}
-    seen = ("/config.h", "/tiling.h", "/blocking.h", "/params.h")
+    seen = ("/config.h", "/name.h", "/tiling.h", "/blocking.h", "/params.h")
     assert all(name.endswith(seen) for name in kernels)
     assert [pair for pair in includes("kernels") if "ops/" in pair[1]] == []
 
@@ -179,6 +180,31 @@ def test_a_switch_may_be_0_or_1(setup_py, name, value):
 @needs_setup
 def test_a_torch_that_is_too_old_is_refused(setup_py):
     assert "torch 2.3.1 is too old" in refusal(setup_py(torch_version="2.3.1"))
+
+
+@needs_setup
+@pytest.mark.parametrize(
+    ("archs", "family", "codes"),
+    [
+        ("8.0+PTX;9.0a", "direct", None),  # as torch says
+        ("8.0+PTX;9.0a", "depthwise", ["80:sm_80", "80:sm_90", "80:compute_80"]),
+        ("8.6;9.0+PTX", "depthwise", ["86:sm_86", "86:sm_90", "86:compute_86"]),
+        ("8.0+PTX;9.0a", "implicit_gemm_sm90", ["90a:sm_90a"]),
+        ("8.0;9.0", "implicit_gemm_sm90", None),
+        ("9.0a", "depthwise", None),
+    ],
+)
+def test_a_family_is_compiled_for_its_own_architectures(archs, family, codes, tmp_path):
+    setup = runpy.run_path(str(ROOT / "setup.py"))
+    command = setup["write_nvcc"](tmp_path, "echo", archs)
+    # As torch calls it.
+    torchs = "-gencode=arch=compute_80,code=sm_80"
+    call = f"{command} -MD -c -c /src/csrc/kernels/{family}/launch.cu -o launch.o -O3 {torchs}"
+    ran = subprocess.run(call, shell=True, capture_output=True, text=True, check=True)
+    expected = [torchs] if codes is None else ["-gencode=arch=compute_{},code={}".format(*c.split(":")) for c in codes]
+    options = ran.stdout.split()
+    assert [word for word in options if word.startswith("-gencode")] == expected
+    assert options[:6] == ["-MD", "-c", "-c", f"/src/csrc/kernels/{family}/launch.cu", "-o", "launch.o"]
 
 
 @needs_setup
