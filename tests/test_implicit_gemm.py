@@ -51,7 +51,7 @@ DEVICES = {"implicit_gemm_sm80": "a100", "implicit_gemm_sm90": "h200"}
 # Why a configuration that takes a mode does not take a layer, in the way that its name says.
 REASONS = (
     "needs more shared memory than a block has",
-    "is compiled for x in boxes of the copy engine, without gathering and splits",
+    "is compiled for boxes of x and whole rows of y, without gathering and splits",
     "is not in the code for sm_90a",
 )
 
@@ -62,6 +62,8 @@ def takes(configuration, mode):
     if family == "implicit_gemm_sm80":
         return tile not in ("64x256", "128x128") if mode == "ieee" else tile != "128x128x8"
     if tile not in ("2x64x128", "128x64") and (tile in ("128x128", "64x256", "64x128")) != (mode == "ieee"):
+        return False
+    if tile == "64x136x2_pingpong" and mode == "tf32":
         return False
     return "+gathered" not in configuration or may_gather(configuration, mode)
 

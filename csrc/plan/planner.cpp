@@ -81,8 +81,10 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
       candidates[i].reservation = "is less accurate than float32 in sums of so few terms";
     }
   }
+  const bool result_exceeds_l2 = checked_mul(p.result_elements(), element_size(p.dtype)) > device.l2_bytes;
   for (Candidate& c : candidates) {
     if (!c.fits()) continue;
+    c.plan.result_exceeds_l2 = result_exceeds_l2;
     c.modelled_seconds = c.estimated_seconds;
     c.estimated_seconds = calibrated(calibration_of(full_name(c), p), c.modelled_seconds);
   }

@@ -19,7 +19,7 @@ struct Config {
   int32_t columns, blocks, residents;  // at most so many blocks of threads of a multiprocessor
 };
 
-inline constexpr Config configs[] = {{"16x256", 16, 4, 4}, {"32x256", 32, 4, 3}, {"64x256", 64, 4, 2}};
+inline constexpr Config configs[] = {{"16x256", 16, 4, 4}, {"32x256", 32, 4, 3}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]), most_blocks = 4;
 
 // A warpgroup multiplies, and a warp has data copied.

@@ -57,10 +57,10 @@ inline constexpr Config configs[] = {
      with_general | with_boxes | with_channels | with_rows},
     // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,
     // 260), 12 and 9.
-    {"64x136x2_pingpong", 1, 1, 1, 136, 2, with_channels | with_rows, with_channels | with_rows},
+    {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_rows},
     {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows},
-    {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels, with_general | with_channels},
-    {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows, with_channels | with_rows},
+    {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels, with_general},
+    {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows, with_rows},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
 // Rows of y whose channels share a block: each is a warp's 16 channels, at least.
@@ -159,6 +159,12 @@ constexpr bool has_variant(const Config& c, Mode m, Variant v) {
   if (m == Mode::ieee) return v == Variant::general && fits_registers(c, m);
   return ((m == Mode::tf32 ? c.tf32 : c.half) & set_of(v)) != 0;
 }
+// Whether it may read weights where they are: code for products of its own. Those of TF32 are transposed, which only
+// the general one does; where y is written as rows, weights that may be read so are those of kernels of one tap.
+constexpr bool takes_in_place(Mode m, Variant v) {
+  if (v == Variant::general) return m != Mode::ieee;
+  return v != Variant::rows && (m == Mode::float16 || m == Mode::bfloat16);
+}
 constexpr bool has_mode(const Config& c, Mode m) {
   return m == Mode::ieee ? has_variant(c, m, Variant::general) : (m == Mode::tf32 ? c.tf32 : c.half) != 0;
 }
@@ -166,14 +172,16 @@ constexpr bool has_mode(const Config& c, Mode m) {
 // What decides it: how a tile gets x and how y is written.
 struct Needs {
   bool x_boxes, x_rows;    // the copy engine brings x; and that as boxes of its rows
-  bool special;            // inputs are gathered, sums are split, or threads transpose weights
+  bool special;            // inputs are gathered, or sums are split
+  bool in_place;           // weights are read where they are
   bool y_boxes, y_pixels;  // the copy engine writes y; whose channels are innermost
+  bool y_in_order;         // a tile's sums are all of its rows of y
 };
 // The one that does what is needed with the fewest instructions; none if no one is compiled.
 constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Needs& n) {
-  if (n.x_boxes && !n.special && !(n.y_pixels && n.x_rows)) {
+  if (n.x_boxes && !n.special && (n.y_pixels ? !n.x_rows : n.y_in_order)) {
     const Variant v = !n.y_pixels ? Variant::rows : n.y_boxes ? Variant::boxes : Variant::channels;
-    if (has_variant(c, m, v)) return v;
+    if (has_variant(c, m, v) && (!n.in_place || takes_in_place(m, v))) return v;
   }
   if (has_variant(c, m, Variant::general)) return Variant::general;
   return std::nullopt;

@@ -304,7 +304,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     };
     constexpr std::integral_constant<device::Major, device::Major::k> k_major{};
     constexpr std::integral_constant<device::Major, device::Major::mn> m_major{};
-    constexpr bool may_place = sizeof(Scalar) == 2;
+    // (Those of TF32 have been transposed.)
+    constexpr bool may_place = takes_in_place(mode, variant) && sizeof(Scalar) == 2;
     // Without gathering, the steps of one block of rows are alike.
     constexpr bool always_alike = parts == 1 && !general && config.rows() == 1;
     const auto multiply_in_place_or_packed = [&](auto alike) {
@@ -397,10 +398,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       edge = __any_sync(0xffffffffu, zeros.is_nan()) != 0;
     }
     // Whether the sums are all phases of the columns that the set has.
-    const bool one_phase = p.column_phases == 1 && set.columns == 1;
-    const bool two_phases = blocks == 2 && p.column_phases == 2 && set.columns == 2;
+    const bool one_phase = p.column_phases == 1 && (!general || set.columns == 1);
+    const bool two_phases = blocks == 2 && p.column_phases == 2 && (!general || set.columns == 2);
     __syncwarp();
-    const bool has_tapless = !boxes && !channels && !p.channels_innermost && !one_phase && !two_phases;
+    const bool has_tapless = general && !p.channels_innermost && !one_phase && !two_phases;
     if (!bias_first || has_tapless) [[unlikely]] {
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
@@ -573,11 +574,11 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
         }
       };
-      if (one_phase) {
+      if (one_phase || (!general && blocks == 1)) {
         stage_and_write(std::integral_constant<int, 1>{});
-      } else if (blocks == 2 && two_phases) {
+      } else if (blocks == 2 && (!general || two_phases)) {
         stage_and_write(std::integral_constant<int, blocks>{});
-      } else {
+      } else if constexpr (general) {
         stage_and_write(std::integral_constant<int, 0>{});
       }
     }

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   if (thread == consumers) {
     if (uses_x_map(p)) device::prefetch_tensor_map(p.x_map);
     if (uses_wide_x_map(p)) device::prefetch_tensor_map(p.wide_x_map);
-    if (p.weights_in_place) device::prefetch_tensor_map(p.w_map);
+    if (takes_in_place(mode, variant) && p.weights_in_place) device::prefetch_tensor_map(p.w_map);
     for (int32_t i = 0; i < y_map_count(p); ++i) device::prefetch_tensor_map(p.y_maps[i]);
   }
   if (thread == consumers + 64) prefetch(p.w, p.w_prefetch), prefetch(p.x, p.x_prefetch);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
     if (thread >= consumers + 32) {
       fill_patches<mode, variant>(p, shared, barriers);
     } else {
-      copy_weights<mode>(p, barriers);
+      copy_weights<mode, variant>(p, barriers);
     }
   }
 #endif

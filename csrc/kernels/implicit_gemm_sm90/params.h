@@ -33,6 +33,7 @@ struct Params : CommonParams {
   int32_t stages, weight_stages, weight_stage_bytes;
   bool weights_stay;      // in shared memory
   bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
+  bool in_order;          // a tile's sums are all of its rows of y
   bool copy_boxes;        // the copy engine brings the patch
   bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
   bool store_boxes;       // the copy engine writes y
@@ -70,9 +71,10 @@ CONVT_HOST_DEVICE constexpr int32_t y_map_count(const Params& p) {
 
 // The kernel for a launch, if it is compiled.
 inline std::optional<Variant> variant_of(const Params& p, const Config& c, Mode mode) {
-  // Two warps transpose weights of TF32.
-  const bool special = p.gather || p.splits > 1 || (mode == Mode::tf32 && p.weights_in_place);
-  return variant_for(c, mode, {p.copy_boxes, p.rows_in_boxes, special, p.store_boxes, p.channels_innermost});
+  const bool special = p.gather || p.splits > 1;
+  return variant_for(
+      c, mode,
+      {p.copy_boxes, p.rows_in_boxes, special, p.weights_in_place, p.store_boxes, p.channels_innermost, p.in_order});
 }
 
 // Where unit `u` of a row of 128 bytes is: of a pixel of a region or a position, or of a block of weights.
@@ -210,6 +212,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
   q.weights_in_place = tile.weights_in_place;
+  q.in_order = in_order(config, t, tile);
   for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block, int32_t) {
     for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
       q.taps[step].of[i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};

@@ -70,11 +70,11 @@ CONVT_DEVICE bool transposes_weights(const Params& p) {
 
 // Copies weights; a whole warp. How long a step takes here is the least that it takes: what a step needs is fetched
 // while the one before is waited for, and all lanes compute what one of them tells the copy engine.
-template <Mode mode>
+template <Mode mode, Variant variant>
 CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   constexpr auto fragment_bytes = static_cast<uint32_t>(block_bytes * parts_of(mode));
   constexpr int32_t channels = row_bytes / static_cast<int32_t>(sizeof(typename Traits<mode>::Scalar));  // of a box
-  const bool in_place = p.weights_in_place, stay = p.weights_stay;
+  const bool in_place = takes_in_place(mode, variant) && p.weights_in_place, stay = p.weights_stay;
   const uint32_t block_copied = in_place ? block_bytes : fragment_bytes;
   const device::SharedAddress weights = device::dynamic_shared_address() + static_cast<uint32_t>(p.weights_at);
   const device::SharedAddress empty_first = barriers.weights_empty(0);

@@ -282,6 +282,13 @@ inline TensorMapLayout make_row_boxes_map(const Config& c, const Problem& p, voi
           b.bytes};
 }
 
+// Whether the sums of each tile are all of its rows of y, if those are innermost: of one phase of the columns or two,
+// each of which has taps.
+inline bool in_order(const Config& c, const Tables& t, const GemmTile& tile) {
+  if (tile.column_phases > 2 || (tile.column_phases == 2 && c.m_blocks != 2)) return false;
+  return std::all_of(t.set, t.set + t.sets, [&](const PhaseSet& s) { return s.columns == tile.column_phases; });
+}
+
 // Whether the copy engine writes y, and not threads. All outputs of its tiles have taps, and where rows are innermost
 // a warpgroup has all phases of the columns.
 inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Tables& t, const GemmTile& tile) {

@@ -126,9 +126,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   if (tile.channels_last && !innermost) return;
   const bool y_innermost = family::channels_innermost(p), y_boxes = family::stores_boxes(config, p, nullptr, t, tile);
   const auto compiled = [&](int32_t splits) {
-    const bool special = gathers || splits > 1 || (mode == Mode::tf32 && tile.weights_in_place);
-    const bool x_boxes = innermost && (tile.channels_last || p.x_aligned);
-    return family::variant_for(config, mode, {x_boxes, tile.rows_in_boxes, special, y_boxes, y_innermost}).has_value();
+    const bool special = gathers || splits > 1, x_boxes = innermost && (tile.channels_last || p.x_aligned);
+    return family::variant_for(config, mode,
+                               {x_boxes, tile.rows_in_boxes, special, tile.weights_in_place, y_boxes, y_innermost,
+                                family::in_order(config, t, tile)})
+        .has_value();
   };
   if (tile.weights_in_place && mode == Mode::tf32 &&
       !family::may_transpose_weights(p, tile, family::make_x_map(p, nullptr, tile, patch))) {
@@ -386,14 +388,15 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       }
     }
   };
+  // Only TF32's, those of few channels, or those of rows of y cost something where they are.
+  const bool in_place_is_free = p.dtype != DataType::float32 && !few_channels(p) && family::channels_innermost(p);
   // What is gathered is not stacked.
   const size_t most = way.form == Form::gathered ? 1 : phases.stacked.size();
   for (size_t i = 0; i < most; ++i) {
     tile.stacked_rows = 1 << i;
     const bool may_place = family::weights_in_place(p, tile.stacked_rows);
     for (const bool in_place : {false, true}) {
-      // Only TF32's, or those of few channels, cost something where they are.
-      if (in_place ? !may_place : may_place && p.dtype != DataType::float32 && !few_channels(p)) continue;
+      if (in_place ? !may_place : may_place && in_place_is_free) continue;
       tile.weights_in_place = in_place;
       consider_tiles(phases.stacked[i]);
     }
@@ -401,11 +404,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   if (best.grid == 0) {
     return refused(family::has_variant(config, family::mode_of(p), family::Variant::general)
                        ? "needs more shared memory than a block has"
-                       : "is compiled for x in boxes of the copy engine, without gathering and splits");
+                       : "is compiled for boxes of x and whole rows of y, without gathering and splits");
   }
-  Candidate c = chosen_tile(Algorithm::implicit_gemm_sm90, name, row, family::threads, best);
-  c.plan.result_exceeds_l2 = checked_mul(p.y_elements(), element_size(p.dtype)) > device.l2_bytes;
-  return c;
+  return chosen_tile(Algorithm::implicit_gemm_sm90, name, row, family::threads, best);
 }
 
 }  // namespace

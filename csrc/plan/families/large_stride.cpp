@@ -139,7 +139,7 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
     }
     const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
     if (!large_stride::compiled(config, strict, element_size(p.dtype))) {
-      refused(strict ? "has no strict float32" : "is for float32");
+      refused(strict ? "has no strict float32" : half ? "has no 16-bit types" : "has no TF32");
       continue;
     }
     if (config.tile_columns > 0) {
