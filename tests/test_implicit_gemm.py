@@ -219,8 +219,8 @@ def test_which_weights_are_read_in_place(weights, precision):
     if precision == "tf32" and in_place:
         # The warps that transpose them else bring x.
         assert all(tile.channels_last for tile in tiles if tile.weights_in_place)
-    elif in_place and precision != "ieee" and p.in_channels // p.groups <= 32:
-        # Of few channels, where that is expected to be faster: with some configurations.
+    elif in_place and precision != "ieee" and (p.in_channels // p.groups <= 32 or memory == "contiguous"):
+        # Of few channels, or for rows of y, where that is expected to be faster: with some configurations.
         assert {tile.weights_in_place for tile in tiles} == {True, False}
     else:
         assert {tile.weights_in_place for tile in tiles} == {in_place and precision != "ieee"}

@@ -57,7 +57,7 @@ inline constexpr Config configs[] = {
      with_general | with_boxes | with_channels | with_rows},
     // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,
     // 260), 12 and 9.
-    {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_rows},
+    {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_channels | with_rows},
     {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows},
     {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels, with_general},
     {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows, with_rows},
