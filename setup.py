@@ -156,8 +156,8 @@ def flags_of_one_ptx(archs):
 
 def flags_of_families(archs):
     """The flags of those families that are compiled for other architectures than nvcc is told."""
-    if ";" not in archs:
-        return {}
+    if ";" not in archs or not all(re.match(r"\d+\.\d", arch) for arch in archs.split(";")):
+        return {}  # nothing to share, or names of architectures, which torch knows
     flags = {family: flags_of_one_ptx(archs) for family in ONE_PTX}
     if HOPPER_ARCH in archs.replace("+PTX", "").split(";"):
         families = [folder.name for folder in (ROOT / "csrc/kernels").iterdir() if folder.name.endswith(HOPPER)]

@@ -191,6 +191,7 @@ def test_a_torch_that_is_too_old_is_refused(setup_py):
         ("8.6;9.0+PTX", "depthwise", ["86:sm_86", "86:sm_90", "86:compute_86"]),
         ("8.0+PTX;9.0a", "implicit_gemm_sm90", ["90a:sm_90a"]),
         ("8.0;9.0", "implicit_gemm_sm90", None),
+        ("Ampere;9.0a", "depthwise", None),
         ("9.0a", "depthwise", None),
     ],
 )
