@@ -130,13 +130,16 @@ def test_refusals_say_why():
         ),
         "takes strides of 8 or more, not 7": Problem(1, 4, 5, (8, 8), (8, 8), (7, 2)),
         "takes dilation 1 only": Problem(1, 4, 1, (8, 8), (8, 8), (8, 8), (0, 0), (0, 0), 1, (1, 2)),
-        "takes at most 48 input channels, padded to 2, times taps of a phase, not 88": FCN32S,
         "takes at most 96 input channels, padded to 2, times taps of a phase, not 256": Problem(
             1, 64, 64, (8, 8), (12, 12), (8, 8)
         ),
+        "has no TF32": FCN32S,
     }
     for reason, p in refused.items():
         assert reason in {c.refusal for c in candidates(p).values()}
+    deep = candidates(Problem(1, 64, 64, (8, 8), (12, 12), (8, 8)), torch.float16)
+    assert deep["k48_n32"].refusal == "takes at most 96 input channels, padded to 4, times taps of a phase, not 256"
+    assert deep["k96"].refusal == "has no 16-bit types"
     assert {c.refusal for c in candidates(FCN32S, torch.float64).values()} == {"has no float64"}
     assert {c.refusal for c in candidates(FCN32S, device="v100").values()} == {"needs the tensor cores of sm_80"}
     torch.backends.cudnn.allow_tf32 = False
