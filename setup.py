@@ -161,7 +161,8 @@ def flags_of_families(archs):
     flags = {family: flags_of_one_ptx(archs) for family in ONE_PTX}
     if HOPPER_ARCH in archs.replace("+PTX", "").split(";"):
         families = [folder.name for folder in (ROOT / "csrc/kernels").iterdir() if folder.name.endswith(HOPPER)]
-        flags |= {family: ["-gencode=arch=compute_90a,code=sm_90a"] for family in families}
+        arch = HOPPER_ARCH.replace(".", "")
+        flags |= {family: [f"-gencode=arch=compute_{arch},code=sm_{arch}"] for family in families}
     return flags
 
 
