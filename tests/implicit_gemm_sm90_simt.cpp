@@ -41,7 +41,9 @@ bool run(DataType dtype, Precision precision) {
   const bool boxes = pick(0, 2) == 0, row_boxes = sizeof(Scalar) == 2 && pick(0, 2) == 0;
   for (;;) {
     Problem random = random_problem(dtype, precision);
+    const bool deep = pick(0, 1) == 0;
     if (pick(0, 11) == 0) random = without_taps(random);
+    if (deep) random = with_many_channels(random);
     const Case<Scalar> c(random);
     Problem p = c.p;
     p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;
@@ -113,8 +115,13 @@ bool run(DataType dtype, Precision precision) {
     }
     if (row_boxes && (family::channels_innermost(p) || !family::stores_boxes(config, p, nullptr, tables, shape)))
       continue;
-    // A block takes several tiles.
+    // A block takes several tiles, or parts of them.
     plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
+    if (shape.reuse == 1 && (deep || pick(0, 2) == 0)) {
+      const int64_t grid = pick(1, 6);
+      const int32_t parts = family::most_parts(tables, counts, grid);
+      if (parts > 0) shape.balanced = true, shape.splits = parts, plan.grid = grid;
+    }
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
@@ -162,7 +169,7 @@ bool run(DataType dtype, Precision precision) {
                                             : ", stores boxes of rows") +
         ", variant " + std::to_string(static_cast<int>(*variant)) + (shape.weights_in_place ? " in place" : "") +
         (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
-        std::to_string(t.splits);
+        std::to_string(t.splits) + (t.balanced ? ", balanced" : "");
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto rounded = [](bool by_engine) -> float (*)(float) {

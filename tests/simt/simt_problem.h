@@ -62,6 +62,24 @@ inline Problem random_problem(DataType dtype, Precision precision) {
   return p;
 }
 
+// The same on few pixels, with input channels of several chunks, and outputs that all have taps.
+inline Problem with_many_channels(Problem p) {
+  const auto strides = [](const std::array<int64_t, 4>& sizes, const Strides& old) {
+    return old[1] == 1 ? channels_last(sizes) : dense(sizes);
+  };
+  p.dilation_h = p.dilation_w = 1;
+  p.stride_h = std::min(p.stride_h, p.kernel_h), p.stride_w = std::min(p.stride_w, p.kernel_w);
+  do {
+    p.groups = 1, p.in_channels = 8 * pick(9, 32), p.out_channels = pick(1, 80);
+    p.batch = pick(1, 4), p.in_h = pick(1, 5), p.in_w = pick(1, 6), p.padding_h = p.padding_w = 0;
+    p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, 0, 0, p.dilation_h);
+    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, 0, 0, p.dilation_w);
+  } while (p.useful_macs() > 600000);
+  p.x_strides = strides(p.x_sizes(), p.x_strides), p.w_strides = strides(p.w_sizes(), p.w_strides);
+  p.y_strides = strides(p.y_sizes(), p.y_strides);
+  return p;
+}
+
 // The same with a single row of outputs, which no tap reaches, and more channels than a block of 64 has.
 inline Problem without_taps(Problem p) {
   p.groups = 1, p.in_h = p.kernel_h = p.out_h = p.padding_h = 1, p.stride_h = 3, p.out_channels = pick(60, 140);

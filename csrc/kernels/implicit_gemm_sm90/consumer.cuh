@@ -69,16 +69,17 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
   [[maybe_unused]] uint32_t stored = 0;
   // Of the tiles that share a patch, how many are left.
   int32_t left = p.reuse;
-  auto unit = static_cast<int32_t>(blockIdx.x);
+  int32_t unit = first_unit<variant>(p);
+  const int32_t end = units_end<variant>(p);
   // When a tile has ended, and no earlier: what it takes would be fetched before the first is begun. Not where a tile
   // begins: the compiler would make products wait for each other.
   const auto next_tile = [&] {
-    if (left == 0) unit = next_unit(p, unit), left = p.reuse;
+    if (left == 0) unit = next_unit<variant>(p, unit, end), left = p.reuse;
   };
-  for (; unit < opaque(p.units); next_tile()) {
-    Place at = place_of(p, unit, p.reuse - left);
+  for (; unit < opaque(end); next_tile()) {
+    Place at = place_of<variant>(p, unit, p.reuse - left);
     const DeviceSet& set = p.sets[at.set];
-    Chunks chunks = chunks_of(p, at);
+    Chunks chunks = chunks_of<variant>(p, at, unit, end);
     const bool rehearsal = rehearses;
     rehearses = false;
     // The patch is given back by the last tile of each warpgroup that reads it.
@@ -330,7 +331,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     device::wgmma_wait<0>();
     release();
 
-    if (!general || p.splits == 1) [[likely]] {
+    int32_t parts_of_tile = general ? p.splits : 1;
+    if (balanced<variant>(p)) count_parts(p, unit, chunks, at.split, parts_of_tile);
+    if (!general || parts_of_tile == 1) [[likely]] {
       // The sums are whole.
     } else if (set.steps == 0) {
       // There is nothing to add up.
@@ -356,7 +359,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       device::named_barrier(barrier, tile_threads);
       if (number % tile_threads == 0) {
         device::wait_for_previous_kernel();  // which clears the counters
-        *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(p.splits);
+        *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(parts_of_tile);
       }
       device::named_barrier(barrier, tile_threads);
       const bool last = *last_split != 0;
@@ -371,7 +374,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           for (int e = 0; e < width / 2; ++e) sums[m][i][e] = 0;
         }
       }
-      for (int32_t k = 0; k < p.splits; ++k) {
+      for (int32_t k = 0; k < parts_of_tile; ++k) {
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
 #pragma unroll

@@ -41,9 +41,12 @@ struct Params : CommonParams {
   RowBoxes row_boxes;     // if store_boxes, and rows are innermost in y
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
-  int32_t reuse;          // tiles of a unit
-  bool in_turn;           // warpgroups that take tiles in turn multiply in turn
-  int32_t last_count;     // products of the last chunk of the reduction
+  bool balanced;          // or all steps are shared out evenly, and a unit is a block's part of a tile
+  int32_t block_steps, more_steps;    // then: steps of a block, at least, and how many more there are in all
+  int32_t set_chunks;                 // of all tiles of a set of phases
+  int32_t reuse;                      // tiles of a unit
+  bool in_turn;                       // warpgroups that take tiles in turn multiply in turn
+  int32_t last_count;                 // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
@@ -206,6 +209,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
         q.channels_innermost ? make_y_map(config, p, o.result, tile, i) : make_row_boxes_map(config, p, o.result, tile);
   }
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
+  q.balanced = tile.balanced;
+  const int64_t steps = all_steps(t, n);
+  q.block_steps = narrow(steps / plan.grid), q.more_steps = narrow(steps % plan.grid);
+  q.set_chunks = narrow(n.blocks / t.sets * n.chunks);
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
                                           channels_of_fragment(mode)));

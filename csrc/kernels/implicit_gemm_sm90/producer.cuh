@@ -58,8 +58,71 @@ CONVT_DEVICE int32_t next_unit(const Params& p, int32_t unit) {
   return unit + (place + 1 == p.by_blocks.divisor ? 1 : static_cast<int32_t>(p.by_blocks.divisor) + 1);
 }
 
+// Or all steps are shared out evenly (stream-K: Osama et al., 2023), where tiles are few, or not a multiple of the
+// blocks: then chunks of all tiles are counted, those of one set of phases after those of another, a block has those
+// from a place to the next block's, and a unit is the place where its part of a tile begins. This is the place of a
+// block's first chunk: of that which has the block's first step.
+CONVT_DEVICE int32_t first_chunk_of(const Params& p, int32_t block) {
+  auto more = static_cast<uint32_t>(p.more_steps * block);
+  int32_t step = p.block_steps * block + static_cast<int32_t>(p.by_blocks.divide(more)), chunk = 0;
+#pragma unroll 1
+  for (int32_t set = 0;; ++set) {
+    const int32_t steps = p.sets[set].steps;
+    if (set + 1 == static_cast<int32_t>(p.by_sets.divisor) || step < p.set_chunks * steps) return chunk + step / steps;
+    step -= p.set_chunks * steps, chunk += p.set_chunks;
+  }
+}
+
+// The units of a block. Only the general kernel has code for parts of tiles.
+template <Variant variant>
+CONVT_DEVICE bool balanced(const Params& p) {
+  return variant == Variant::general && p.balanced;
+}
+
+template <Variant variant>
+CONVT_DEVICE int32_t first_unit(const Params& p) {
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  return balanced<variant>(p) ? first_chunk_of(p, block) : block;
+}
+
+template <Variant variant>
+CONVT_DEVICE int32_t units_end(const Params& p) {
+  return balanced<variant>(p) ? first_chunk_of(p, static_cast<int32_t>(blockIdx.x) + 1) : p.units;
+}
+
+template <Variant variant>
+CONVT_DEVICE int32_t next_unit(const Params& p, int32_t unit, int32_t end) {
+  return balanced<variant>(p) ? smaller(unit - unit % p.chunks + p.chunks, end) : next_unit(p, unit);
+}
+
+template <Variant variant>
 CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
-  return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
+  if (!balanced<variant>(p)) return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
+  const int32_t set = unit / p.set_chunks;
+  auto at = static_cast<uint32_t>((unit - set * p.set_chunks) / p.chunks);
+  const uint32_t rest = p.by_channels.divide(at) * p.by_splits.divisor;
+  Place place = place_of(p, (rest * p.by_sets.divisor + static_cast<uint32_t>(set)) * p.by_channels.divisor + at);
+  // Or its number, which nobody needs before it has been multiplied.
+  place.split = unit % p.chunks > 0;
+  return place;
+}
+
+// How many blocks have parts of the tile of a unit, and which of them this one is.
+CONVT_DEVICE void count_parts(const Params& p, int32_t unit, const Chunks& chunks, int32_t& part, int32_t& parts) {
+  const int32_t tile = unit - chunks.first;
+  int32_t first = static_cast<int32_t>(blockIdx.x), last = first;
+#pragma unroll 1
+  while (first_chunk_of(p, first) > tile) --first;
+#pragma unroll 1
+  while (first_chunk_of(p, last + 1) < tile + p.chunks) ++last;
+  part = static_cast<int32_t>(blockIdx.x) - first, parts = last - first + 1;
+}
+
+template <Variant variant>
+CONVT_DEVICE Chunks chunks_of(const Params& p, const Place& at, int32_t unit, int32_t end) {
+  if (!balanced<variant>(p)) return chunks_of(p, at);
+  const int32_t first = unit % p.chunks;
+  return {first, smaller(p.chunks, first + end - unit)};
 }
 
 // Whether two warps transpose the weights that the copy engine has brought.
@@ -86,11 +149,12 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
   device::SharedAddress empty = empty_first, to = weights;
   uint32_t parity = 1;
   if (!in_place) device::wait_for_previous_kernel();  // which packs them
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
+  const int32_t end = units_end<variant>(p);
+  for (int32_t unit = first_unit<variant>(p); unit < end; unit = next_unit<variant>(p, unit, end)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
-      const Place at = place_of(p, unit, tile);
+      const Place at = place_of<variant>(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
-      const Chunks chunks = chunks_of(p, at);
+      const Chunks chunks = chunks_of<variant>(p, at, unit, end);
       const DeviceStep* const steps = p.steps + set.first_step;
       const StepTaps* const taps = p.taps + set.first_step;
       const int32_t last_step = set.steps - 1;
@@ -173,11 +237,13 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
     __syncwarp();
     if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
   };
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
+  constexpr Variant variant = Variant::general;  // which alone does this
+  const int32_t end = units_end<variant>(p);
+  for (int32_t unit = first_unit<variant>(p); unit < end; unit = next_unit<variant>(p, unit, end)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
-      const Place at = place_of(p, unit, tile);
+      const Place at = place_of<variant>(p, unit, tile);
       const DeviceSet& set = p.sets[at.set];
-      const Chunks chunks = chunks_of(p, at);
+      const Chunks chunks = chunks_of<variant>(p, at, unit, end);
       for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
         for (int32_t step = set.first_step; step < set.first_step + set.steps; ++step) {
           transpose(step);
@@ -463,12 +529,13 @@ CONVT_DEVICE bool reaches_outside(const Params& p, const Place& at, const Device
 }
 
 // The patches of a block's units, one chunk of channels after the other. Rows are those of x.
-template <class Fill>
+template <Variant variant, class Fill>
 CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
-  for (auto unit = static_cast<int32_t>(blockIdx.x); unit < p.units; unit = next_unit(p, unit)) {
-    Place at = place_of(p, unit, 0);
+  const int32_t end = units_end<variant>(p);
+  for (int32_t unit = first_unit<variant>(p); unit < end; unit = next_unit<variant>(p, unit, end)) {
+    Place at = place_of<variant>(p, unit, 0);
     at.row *= p.x_row_step;
-    const Chunks chunks = chunks_of(p, at);
+    const Chunks chunks = chunks_of<variant>(p, at, unit, end);
     if (chunks.first != chunks.last) fill(at, p.sets[at.set], chunks);
   }
 }
@@ -505,7 +572,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(copied));
     copied = -1;
   };
-  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
+  for_each_chunk<Variant::general>(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     // Where the patch's pixels are in x, from its first image and channel.
     device::named_barrier(1, fillers);
     bool outside = p.gather && reaches_outside(p, at, set);
@@ -724,7 +791,7 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   const auto bytes =
       static_cast<uint32_t>(rows ? p.tile_images * p.patch_rows * row_of_boxes : p.patch_pixels * row_bytes * parts);
   device::Ring ring;
-  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
+  for_each_chunk<variant>(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
     int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
@@ -760,14 +827,14 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
 }
 
 // What the other two warps do with them.
-template <Mode mode>
+template <Mode mode, Variant variant>
 CONVT_DEVICE void prepare_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64;
   const Filler filler{nullptr, nullptr, thread / 32, rounders / 32, thread % 32, 0, 0};
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
   device::Ring ring;
-  for_each_chunk(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
+  for_each_chunk<variant>(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const uint32_t outside = reaches_outside(p, at, set) ? 1 : 0;
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       for (int32_t step = 0; step < (p.gather ? set.steps : 1); ++step) {
@@ -820,13 +887,13 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     if (warp == 0) {
       copy_boxes<mode, variant>(p, shared, barriers);
     } else if (variant == Variant::rows && p.rows_in_boxes) {
-      prepare_boxes<mode>(p, shared, barriers);
+      prepare_boxes<mode, variant>(p, shared, barriers);
     }
   } else if (p.copy_boxes) {
     if (warp == 0) {
       copy_boxes<mode, variant>(p, shared, barriers);
     } else if (prepares_boxes<mode>(p)) {
-      prepare_boxes<mode>(p, shared, barriers);
+      prepare_boxes<mode, variant>(p, shared, barriers);
     } else if (transposes_weights<mode>(p)) {
       transpose_weights(p, barriers);
     }

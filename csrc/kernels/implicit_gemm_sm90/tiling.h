@@ -111,6 +111,23 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
   return make_counts(p, t, tile, 64, channels_of_chunk(mode_of(p)));
 }
 
+// Steps of all tiles and chunks.
+inline int64_t all_steps(const Tables& t, const Counts& n) {
+  return checked_mul(n.blocks / t.sets, checked_mul(n.chunks, t.steps));
+}
+
+// How many blocks may share the reduction of a tile if `grid` of them have as many steps each; 0 if a block could have
+// less than a chunk, or if some outputs have no taps.
+inline int32_t most_parts(const Tables& t, const Counts& n, int64_t grid) {
+  int64_t most = 0;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    if (t.set[i].steps == 0) return 0;
+    most = std::max<int64_t>(most, t.set[i].steps);
+  }
+  const int64_t of_block = all_steps(t, n) / grid;
+  return of_block < most ? 0 : static_cast<int32_t>((n.chunks * most - 1) / of_block + 2);
+}
+
 // Shared memory, in bytes from its start: barriers and words; where in an image each pixel of the patch is; stages of
 // the patch; stages of weights, a step of a chunk each; what a warp stages of its sums.
 struct SharedLayout {

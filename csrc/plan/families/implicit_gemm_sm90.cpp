@@ -197,9 +197,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     one_shift &= t.set[i].steps == 1 && step.row == t.step[0].row && step.column == t.step[0].column;
   }
   const int64_t tiles = n.channels * t.sets;
-  for (int32_t splits = 1; splits <= 8; splits *= 2) {
-    if (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors)) break;
-    if (!compiled(splits)) continue;
+  // 1, 2, 4 or 8 splits of reductions that would leave multiprocessors idle; and all steps shared out evenly.
+  constexpr int32_t most_splits = 8;
+  for (int32_t attempt = 1; attempt <= 2 * most_splits; attempt *= 2) {
+    tile.balanced = attempt > most_splits;
+    const int32_t splits = tile.balanced ? family::most_parts(t, n, device.multiprocessors) : attempt;
+    if (!tile.balanced && (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors))) continue;
+    if (splits == 0 || !compiled(splits)) continue;
     tile.splits = splits;
     for (int64_t reuse = 1; reuse <= tiles; ++reuse) {
       if (tiles % reuse != 0) continue;
@@ -232,8 +236,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
           packs ? 1e-6 + packing_seconds(p, device, n.fragments * family::block_bytes * family::parts_of(mode)) : 0;
       const double bringing = tile.channels_last ? 1.7e-6 + twice : 0;
       const double preparation = std::max(packing, bringing) + 0.4 * std::min(packing, bringing);
-      const double waves = std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
-      const double chunks = static_cast<double>(n.chunks) / splits;
+      // Tiles of a block, or parts of them.
+      const double shares_of_block = static_cast<double>(n.blocks) / cores + 1;
+      const double waves = tile.balanced
+                               ? shares_of_block
+                               : std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
+      const double chunks = tile.balanced ? static_cast<double>(n.blocks * n.chunks) / cores / waves
+                                          : static_cast<double>(n.chunks) / splits;
       const bool ieee = mode == Mode::ieee;
       double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
                         product_clocks(config.width, ieee ? 0.9 : 0.75) * clock;
@@ -255,14 +264,15 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double bytes_read =
           patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
-      const double readers = std::min(blocks / static_cast<double>(reuse), cores);
+      const double readers = tile.balanced ? cores : std::min(blocks / static_cast<double>(reuse), cores);
       const double read = bytes_read / device.bandwidth * std::max(cores / 2, readers / 2);
       const double load = std::max(read, patches * fill_clocks * clock);
+      const double parts_of_tile = tile.balanced ? 1 + cores / static_cast<double>(n.blocks) : splits;
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
       // one multiplies, or both whenever they can. Those of splits are written in float32, and read by the last of
       // them.
       const double written =
-          64.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1.1 + 0.27 * splits) : element);
+          64.0 * config.rows() * config.columns() * (splits > 1 ? 4 * (1.1 + 0.27 * parts_of_tile) : element);
       // Outputs without taps are written one vector at a time.
       const double store =
           (1 + 2.6 * tapless + 0.15 * std::log2(tile.stacked_rows)) *
@@ -295,9 +305,13 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       if (seconds_if(1) >= best.seconds) continue;
       const int64_t units = n.blocks * splits / reuse;
       const double seconds =
-          seconds_if(busiest(t, n.channels, reuse, units, std::min<int64_t>(units, device.multiprocessors)));
+          tile.balanced
+              ? seconds_if(1 + steps / 2 / (chunks * steps * waves))  // a block's last chunk is whole
+              : seconds_if(busiest(t, n.channels, reuse, units, std::min<int64_t>(units, device.multiprocessors)));
       if (seconds < best.seconds) {
-        const auto grid = std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
+        const int64_t grid = tile.balanced
+                                 ? device.multiprocessors
+                                 : std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
         best = {tile, grid, shared.bytes, workspace.bytes, seconds};
       }
     }
