@@ -113,11 +113,7 @@ bool run(int32_t row) {
     return false;
   }
   // Any number of output channels a block, not only the planner's.
-  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
-  std::vector<int64_t> choices;
-  for (int64_t n = 1; n <= channels && n * taps <= few_positions::most_columns; ++n) {
-    if (channels % n == 0) choices.push_back(n);
-  }
+  const std::vector<int64_t> choices = few_positions::channel_choices(p);
   const int64_t out_channels = choices[pick(0, static_cast<int64_t>(choices.size()) - 1)];
   const int32_t vector = few_positions::vector_elements(p, out_channels);
   const few_positions::Division d = few_positions::divide(p, c, out_channels, vector);

@@ -120,14 +120,14 @@ bool run(DataType dtype, Precision precision) {
     if (shape.reuse == 1 && (deep || pick(0, 2) == 0)) {
       const int64_t grid = pick(1, 6);
       const int32_t parts = family::most_parts(tables, counts, grid);
-      if (parts > 0) shape.balanced = true, shape.splits = parts, plan.grid = grid;
+      if (parts > 0) shape.balanced_blocks = static_cast<int32_t>(grid), shape.splits = parts, plan.grid = grid;
     }
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
 
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
-    std::optional<Variant> variant = family::variant_of(launch.params, config, mode);
+    std::optional<Variant> variant = family::variant_of(launch, config, mode);
     // The general one does what all of them do.
     if (pick(0, 3) == 0 && family::has_variant(config, mode, Variant::general)) variant = Variant::general;
     if (!variant) continue;
@@ -169,7 +169,7 @@ bool run(DataType dtype, Precision precision) {
                                             : ", stores boxes of rows") +
         ", variant " + std::to_string(static_cast<int>(*variant)) + (shape.weights_in_place ? " in place" : "") +
         (p.bias_period > 0 ? ", folded" : "") + ", reuse " + std::to_string(t.reuse) + ", splits " +
-        std::to_string(t.splits) + (t.balanced ? ", balanced" : "");
+        std::to_string(t.splits) + (t.balanced_blocks > 0 ? ", balanced" : "");
     if (mode != Mode::tf32) return c.check(what.c_str(), [](float v) { return v; });
     // Products of TF32 mode are of rounded operands: by the copy engine, or by threads.
     const auto rounded = [](bool by_engine) -> float (*)(float) {

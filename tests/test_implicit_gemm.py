@@ -181,6 +181,28 @@ def test_a_large_layer_takes_large_tiles_whole():
     assert tile.images * tile.rows * tile.columns > 0.75 * int(best.configuration.split("x")[1])
 
 
+# Tiles of which neither whole ones nor a power of two of parts keep all multiprocessors busy.
+UNEVEN = {
+    "3x3": Problem(2, 256, 128, (72, 64), (3, 3), (1, 1), (1, 1)),
+    # Phases of four taps, two and one.
+    "3x3 s2": Problem(9, 512, 192, (8, 8), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "3x3 s2, wide": Problem(10, 512, 256, (12, 10), (3, 3), (2, 2), (1, 1), (1, 1)),
+}
+
+
+@pytest.mark.parametrize("layer", UNEVEN)
+@modes
+def test_uneven_steps_are_shared_out_among_all_multiprocessors(layer, precision):
+    found = candidates(explain(UNEVEN[layer], precision), "implicit_gemm_sm90").values()
+    balanced = [c.plan for c in found if c.fits and c.plan.tile.balanced_blocks > 0]
+    assert balanced
+    for plan in balanced:
+        tile = plan.tile
+        assert plan.grid == tile.balanced_blocks == 132
+        assert tile.splits > 1 and tile.reuse == 1
+        assert "balanced" in str(tile)
+
+
 def test_a_result_larger_than_the_cache_is_known():
     small, large = (Problem(batch, 64, 64, (128, 128), (3, 3)) for batch in (8, 32))
     for p, expected in ((small, False), (large, True)):  # float16: 17 and 69 MB, of 63
@@ -533,6 +555,28 @@ def test_stacked_rows(layout, layer, precision):
     p, dtype = STACKED[layer], dtype_of(precision)
     x, w = (lay_out(random_tensor(shape, dtype, "cuda"), layout) for shape in (p.x_shape, p.w_shape))
     check_all(p, x, w, precision, only="implicit_gemm_sm90")
+
+
+def balanced_ones(p, x, w, mode):
+    """Configurations that share out the steps of all tiles evenly."""
+    names = [name for name in NAMES if takes(name, mode)]
+    return [name for name in names if (c := candidate_of(name, p, x, w)).fits and c.plan.tile.balanced_blocks > 0]
+
+
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("layer", UNEVEN)
+@pytest.mark.parametrize("layout", (torch.contiguous_format, torch.channels_last), ids=("nchw", "nhwc"))
+def test_steps_that_are_shared_out_evenly(layout, layer, precision):
+    p, dtype = UNEVEN[layer], dtype_of(precision)
+    x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
+    b = random_tensor((p.out_channels,), x.dtype, "cuda")
+    assert_right = rule_of_forward(p, x, w, b, precision)
+    names = balanced_ones(p, x, w, precision)
+    assert names
+    for name in names:
+        assert check(p, name, x, w, b, assert_right)
+    check_every_stream(names[0], precision, p, layout)
 
 
 # They take all modes.

@@ -41,7 +41,7 @@ struct GemmTile {
   int32_t piece_rows = 0;         // of the positions of one wgmma: 1, or an eighth of them if a row has 8
   int32_t patch_stages = 0;       // chunks of the input that are in shared memory
   int32_t reuse = 1;              // tiles that are multiplied from a patch before the next one is read
-  bool balanced = false;          // all steps are shared out evenly: `splits` parts of a tile's reduction at most
+  int32_t balanced_blocks = 0;    // so many have as many steps each: of a tile's reduction `splits` parts at most
   bool rows_in_boxes = false;     // the copy engine brings rows of x, which warps transpose
   bool channels_last = false;     // x is first brought into channels_last, in the workspace
   bool weights_in_place = false;  // they are read where they are, not packed first

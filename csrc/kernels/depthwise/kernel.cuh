@@ -9,19 +9,14 @@
 namespace convt::depthwise {
 
 template <int Row, class Scalar, Access Mode>
-constexpr int blocks_of() {
-  return resident_blocks(configs[Row], sizeof(Scalar), Mode);
-}
-
-template <int Row, class Scalar, Access Mode>
-__global__ void __launch_bounds__(block, blocks_of<Row, Scalar, Mode>())
+__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar), Mode))
     depthwise_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_tile<Row, Scalar, Mode>(p, index);
 }
 
 template <int Row, class Scalar>
-__global__ void __launch_bounds__(block, blocks_of<Row, Scalar, Access::vectors>())
+__global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar), Access::vectors))
     depthwise_rows_kernel(const __grid_constant__ Params p) {
   const uint32_t index = blockIdx.x * static_cast<uint32_t>(block) + threadIdx.x;
   if (index < p.threads) compute_rows<Row, Scalar>(p, index);

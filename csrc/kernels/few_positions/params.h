@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <numeric>
 #include <type_traits>
+#include <vector>
 
 #include "../../plan/plan.h"
 #include "../divisor.h"
@@ -13,6 +14,16 @@
 #include "config.h"
 
 namespace convt::few_positions {
+
+// The output channels of a block may be these.
+inline std::vector<int64_t> channel_choices(const Problem& p) {
+  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
+  std::vector<int64_t> choices;
+  for (int64_t c = 1; c <= channels && c * taps <= most_columns; ++c) {
+    if (channels % c == 0) choices.push_back(c);
+  }
+  return choices;
+}
 
 // A column is a tap of an output channel. Columns are in the order of memory: taps innermost, or output channels.
 inline bool taps_innermost(const Problem& p) {

@@ -122,6 +122,7 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
 }
 
 // The workspace: counters of the tiles whose reduction is split, their partial sums, the packed weights if there are.
+// Where steps are shared out evenly, a block leaves sums of the tile that it begins with, and of the one it ends with.
 struct Workspace {
   int64_t partials, packed, bytes;
 };
@@ -129,9 +130,10 @@ struct Workspace {
 inline Workspace make_workspace(const Counts& n, const GemmTile& tile, int64_t tile_elements, int64_t fragment_bytes) {
   const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 512) * 512; };
   const bool split = tile.splits > 1;
+  const int64_t parts = tile.balanced_blocks > 0 ? int64_t{2} * tile.balanced_blocks : n.blocks * tile.splits;
   Workspace s{};
   s.partials = split ? aligned(4 * n.blocks) : 0;
-  s.packed = s.partials + (split ? aligned(checked_mul(n.blocks * tile.splits, 4 * tile_elements)) : 0);
+  s.packed = s.partials + (split ? aligned(checked_mul(parts, 4 * tile_elements)) : 0);
   s.bytes = checked_add(s.packed, checked_mul(n.fragments, fragment_bytes));
   return s;
 }

@@ -331,27 +331,25 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     device::wgmma_wait<0>();
     release();
 
-    int32_t parts_of_tile = general ? p.splits : 1;
-    if (balanced<variant>(p)) count_parts(p, unit, chunks, at.split, parts_of_tile);
-    if (!general || parts_of_tile == 1) [[likely]] {
+    const Parts parts = parts_of<variant>(p, at, unit, chunks);
+    if (parts.count == 1) [[likely]] {
       // The sums are whole.
     } else if (set.steps == 0) {
       // There is nothing to add up.
       if (at.split > 0) continue;
     } else {
-      // Every split leaves its sums; the one that is last adds them all, in the order of the splits.
+      // Every part leaves its sums; the block that is last adds them all, in their order.
       constexpr int32_t elements = 64 * config.rows() * config.columns(), tile_threads = config.tile_threads();
       const int32_t barrier = 2 + (alternate ? group : 0), number = opaque(static_cast<int32_t>(threadIdx.x));
-      float* const partials =
-          p.partials + static_cast<int64_t>(at.reduction) * p.splits * elements + number % tile_threads;
+      float* const partials = p.partials + number % tile_threads;
+      float* const own = partials + parts.at(parts.part) * elements;
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
 #pragma unroll
         for (int i = 0; i < pieces; ++i) {
 #pragma unroll
           for (int e = 0; e < width / 2; ++e) {
-            partials[static_cast<int64_t>(at.split) * elements + ((m * pieces + i) * (width / 2) + e) * tile_threads] =
-                sums[m][i][e];
+            own[((m * pieces + i) * (width / 2) + e) * tile_threads] = sums[m][i][e];
           }
         }
       }
@@ -359,7 +357,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       device::named_barrier(barrier, tile_threads);
       if (number % tile_threads == 0) {
         device::wait_for_previous_kernel();  // which clears the counters
-        *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(parts_of_tile);
+        *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(parts.count);
       }
       device::named_barrier(barrier, tile_threads);
       const bool last = *last_split != 0;
@@ -374,15 +372,15 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           for (int e = 0; e < width / 2; ++e) sums[m][i][e] = 0;
         }
       }
-      for (int32_t k = 0; k < parts_of_tile; ++k) {
+      for (int32_t k = 0; k < parts.count; ++k) {
+        const float* const theirs = partials + parts.at(k) * elements;
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
 #pragma unroll
           for (int i = 0; i < pieces; ++i) {
 #pragma unroll
             for (int e = 0; e < width / 2; ++e) {
-              sums[m][i][e] += __ldcg(partials + static_cast<int64_t>(k) * elements +
-                                      ((m * pieces + i) * (width / 2) + e) * tile_threads);
+              sums[m][i][e] += __ldcg(theirs + ((m * pieces + i) * (width / 2) + e) * tile_threads);
             }
           }
         }

@@ -29,7 +29,7 @@ cudaError_t launch_variant(const Launch& launch, cudaStream_t stream) {
 template <Mode mode, int Row>
 cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
   cudaError_t error = cudaErrorInvalidConfiguration;
-  if (const auto variant = variant_of(launch.params, configs[Row], mode)) {
+  if (const auto variant = variant_of(launch, configs[Row], mode)) {
     with_variant<mode, Row>(*variant, [&](auto v) { error = launch_variant<mode, Row, v>(launch, stream); });
   }
   return error;

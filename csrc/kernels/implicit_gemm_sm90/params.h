@@ -33,7 +33,6 @@ struct Params : CommonParams {
   int32_t stages, weight_stages, weight_stage_bytes;
   bool weights_stay;      // in shared memory
   bool weights_in_place;  // blocks of them are boxes of w, with rows of output channels; else they are packed
-  bool in_order;          // a tile's sums are all of its rows of y
   bool copy_boxes;        // the copy engine brings the patch
   bool rows_in_boxes;     // by rows: wide boxes of 128 bytes, narrow ones of a region; two warps transpose them
   bool store_boxes;       // the copy engine writes y
@@ -72,14 +71,6 @@ CONVT_HOST_DEVICE constexpr int32_t y_map_count(const Params& p) {
   return !p.store_boxes ? 0 : p.channels_innermost ? p.v.stride : 1;
 }
 
-// The kernel for a launch, if it is compiled.
-inline std::optional<Variant> variant_of(const Params& p, const Config& c, Mode mode) {
-  const bool special = p.gather || p.splits > 1;
-  return variant_for(
-      c, mode,
-      {p.copy_boxes, p.rows_in_boxes, special, p.weights_in_place, p.store_boxes, p.channels_innermost, p.in_order});
-}
-
 // Where unit `u` of a row of 128 bytes is: of a pixel of a region or a position, or of a block of weights.
 CONVT_HOST_DEVICE constexpr uint32_t unit_at(int32_t row, int32_t u) {
   return static_cast<uint32_t>(row * row_bytes + ((u ^ (row & 7)) * unit_bytes));
@@ -108,6 +99,7 @@ struct Launch {
   Params params;
   ChannelsLastParams channels_last;  // if params.channels_last
   uint32_t channels_last_grid;
+  bool y_in_order;             // a tile's sums are all of its rows of y
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
   TensorMapLayout y_maps[most_y_maps];
@@ -115,6 +107,15 @@ struct Launch {
   int64_t shared_bytes;
   uint32_t grid;
 };
+
+// The kernel for it, if one is compiled.
+inline std::optional<Variant> variant_of(const Launch& launch, const Config& c, Mode mode) {
+  const Params& p = launch.params;
+  const bool special = p.gather || p.splits > 1;
+  return variant_for(c, mode,
+                     {p.copy_boxes, p.rows_in_boxes, special, p.weights_in_place, p.store_boxes, p.channels_innermost,
+                      launch.y_in_order});
+}
 
 // Whether weights are packed, or counters cleared.
 inline bool packs(const Launch& launch) { return launch.pack.groups > 0 || launch.pack.counter_count > 0; }
@@ -209,17 +210,17 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
         q.channels_innermost ? make_y_map(config, p, o.result, tile, i) : make_row_boxes_map(config, p, o.result, tile);
   }
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
-  q.balanced = tile.balanced;
-  const int64_t steps = all_steps(t, n);
+  q.balanced = tile.balanced_blocks > 0;
+  const int64_t steps = q.balanced ? all_steps(t, n) : 0;
   q.block_steps = narrow(steps / plan.grid), q.more_steps = narrow(steps % plan.grid);
-  q.set_chunks = narrow(n.blocks / t.sets * n.chunks);
+  q.set_chunks = narrow(q.balanced ? n.blocks / t.sets * n.chunks : 0);
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
                                           channels_of_fragment(mode)));
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
   q.weights_in_place = tile.weights_in_place;
-  q.in_order = in_order(config, t, tile);
+  launch.y_in_order = in_order(config, t, tile);
   for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block, int32_t) {
     for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
       q.taps[step].of[i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};

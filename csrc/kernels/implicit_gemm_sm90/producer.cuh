@@ -107,15 +107,28 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
   return place;
 }
 
-// How many blocks have parts of the tile of a unit, and which of them this one is.
-CONVT_DEVICE void count_parts(const Params& p, int32_t unit, const Chunks& chunks, int32_t& part, int32_t& parts) {
-  const int32_t tile = unit - chunks.first;
-  int32_t first = static_cast<int32_t>(blockIdx.x), last = first;
+// The parts of a tile's reduction, of which this one is a unit, and where their sums are among all partial ones.
+struct Parts {
+  int32_t part, count;
+  int64_t first;
+  bool balanced;
+
+  CONVT_DEVICE int64_t at(int32_t k) const { return first + (balanced ? larger(2 * k - 1, 0) : k); }
+};
+
+// A block may have a part of the tile that it begins with, which an earlier block began, and one of another that it
+// begins itself.
+template <Variant variant>
+CONVT_DEVICE Parts parts_of(const Params& p, const Place& at, int32_t unit, const Chunks& chunks) {
+  if (variant != Variant::general) return {0, 1, 0, false};
+  if (!balanced<variant>(p)) return {at.split, p.splits, static_cast<int64_t>(at.reduction) * p.splits, false};
+  const int32_t tile = unit - chunks.first, block = static_cast<int32_t>(blockIdx.x);
+  int32_t first = block, last = block;
 #pragma unroll 1
   while (first_chunk_of(p, first) > tile) --first;
 #pragma unroll 1
   while (first_chunk_of(p, last + 1) < tile + p.chunks) ++last;
-  part = static_cast<int32_t>(blockIdx.x) - first, parts = last - first + 1;
+  return {block - first, last - first + 1, 2 * first, true};
 }
 
 template <Variant variant>

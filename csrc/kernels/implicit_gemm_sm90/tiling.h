@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <limits>
 
 #include "../implicit_gemm/params.h"
 #include "../tensor_map.h"
@@ -117,15 +118,17 @@ inline int64_t all_steps(const Tables& t, const Counts& n) {
 }
 
 // How many blocks may share the reduction of a tile if `grid` of them have as many steps each; 0 if a block could have
-// less than a chunk, or if some outputs have no taps.
+// less than a chunk, if some outputs have no taps, or if steps are too many to be counted in 32 bits.
 inline int32_t most_parts(const Tables& t, const Counts& n, int64_t grid) {
   int64_t most = 0;
   for (int32_t i = 0; i < t.sets; ++i) {
     if (t.set[i].steps == 0) return 0;
     most = std::max<int64_t>(most, t.set[i].steps);
   }
-  const int64_t of_block = all_steps(t, n) / grid;
-  return of_block < most ? 0 : static_cast<int32_t>((n.chunks * most - 1) / of_block + 2);
+  const int64_t all = all_steps(t, n), of_block = all / grid;
+  return of_block < most || all > std::numeric_limits<int32_t>::max()
+             ? 0
+             : static_cast<int32_t>((n.chunks * most - 1) / of_block + 2);
 }
 
 // Shared memory, in bytes from its start: barriers and words; where in an image each pixel of the patch is; stages of
@@ -312,10 +315,7 @@ inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Table
   if (gathers(tile) || tile.stacked_rows > 1) return false;
   if (!channels_innermost(p)) {
     if (!has_row_boxes(c, element_size(p.dtype)) || tile.column_phases != p.stride_w) return false;
-    if (p.stride_w > 1 && (p.stride_w != c.m_blocks || t.channel_blocks > 1)) return false;
-    for (int32_t i = 0; i < t.sets; ++i) {
-      if (t.set[i].columns != tile.column_phases) return false;
-    }
+    if (!in_order(c, t, tile) || (p.stride_w > 1 && t.channel_blocks > 1)) return false;
     return (p.y_strides[3] == 1 || p.out_w == 1) && make_row_boxes(c, p, tile).bytes >= fewest_row_bytes &&
            make_row_boxes_map(c, p, y, tile).valid();
   }

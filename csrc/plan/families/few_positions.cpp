@@ -9,16 +9,6 @@
 namespace convt {
 namespace {
 
-// The output channels of a block may be these.
-std::vector<int64_t> channel_choices(const Problem& p) {
-  const int64_t channels = p.out_channels_per_group(), taps = p.kernel_h * p.kernel_w;
-  std::vector<int64_t> choices;
-  for (int64_t c = 1; c <= channels && c * taps <= few_positions::most_columns; ++c) {
-    if (channels % c == 0) choices.push_back(c);
-  }
-  return choices;
-}
-
 // Why no configuration of the family takes the problem; empty if one may.
 std::string few_positions_refusal(const Problem& p) {
   if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
@@ -105,7 +95,7 @@ void few_positions_candidates(const Problem& p, const DeviceInfo& device, std::v
       continue;
     }
     std::optional<Candidate> best;
-    for (const int64_t out_channels : channel_choices(p)) {
+    for (const int64_t out_channels : few_positions::channel_choices(p)) {
       const Candidate c = few_positions_candidate(p, device, row, out_channels);
       best = best ? faster(*best, c) : c;
     }

@@ -125,12 +125,12 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
   if (tile.channels_last && !innermost) return;
   const bool y_innermost = family::channels_innermost(p), y_boxes = family::stores_boxes(config, p, nullptr, t, tile);
+  const bool y_in_order = !y_innermost && family::in_order(config, t, tile);
   const auto compiled = [&](int32_t splits) {
     const bool special = gathers || splits > 1, x_boxes = innermost && (tile.channels_last || p.x_aligned);
-    return family::variant_for(config, mode,
-                               {x_boxes, tile.rows_in_boxes, special, tile.weights_in_place, y_boxes, y_innermost,
-                                family::in_order(config, t, tile)})
-        .has_value();
+    const family::Needs needs{x_boxes, tile.rows_in_boxes, special,   tile.weights_in_place,
+                              y_boxes, y_innermost,        y_in_order};
+    return family::variant_for(config, mode, needs).has_value();
   };
   if (tile.weights_in_place && mode == Mode::tf32 &&
       !family::may_transpose_weights(p, tile, family::make_x_map(p, nullptr, tile, patch))) {
@@ -200,9 +200,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // 1, 2, 4 or 8 splits of reductions that would leave multiprocessors idle; and all steps shared out evenly.
   constexpr int32_t most_splits = 8;
   for (int32_t attempt = 1; attempt <= 2 * most_splits; attempt *= 2) {
-    tile.balanced = attempt > most_splits;
-    const int32_t splits = tile.balanced ? family::most_parts(t, n, device.multiprocessors) : attempt;
-    if (!tile.balanced && (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors))) continue;
+    const bool balanced = attempt > most_splits;
+    tile.balanced_blocks = balanced ? device.multiprocessors : 0;
+    const int32_t splits = balanced ? family::most_parts(t, n, tile.balanced_blocks) : attempt;
+    if (!balanced && (splits > n.chunks || (splits > 1 && n.blocks * splits > device.multiprocessors))) continue;
     if (splits == 0 || !compiled(splits)) continue;
     tile.splits = splits;
     for (int64_t reuse = 1; reuse <= tiles; ++reuse) {
@@ -238,11 +239,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double preparation = std::max(packing, bringing) + 0.4 * std::min(packing, bringing);
       // Tiles of a block, or parts of them.
       const double shares_of_block = static_cast<double>(n.blocks) / cores + 1;
-      const double waves = tile.balanced
+      const double waves = balanced
                                ? shares_of_block
                                : std::ceil(blocks / static_cast<double>(reuse) / cores) * static_cast<double>(reuse);
-      const double chunks = tile.balanced ? static_cast<double>(n.blocks * n.chunks) / cores / waves
-                                          : static_cast<double>(n.chunks) / splits;
+      const double chunks =
+          balanced ? static_cast<double>(n.blocks * n.chunks) / cores / waves : static_cast<double>(n.chunks) / splits;
       const bool ieee = mode == Mode::ieee;
       double multiply = chunks * blocks_of_weights * products_of_chunk * config.groups_n * config.pieces *
                         product_clocks(config.width, ieee ? 0.9 : 0.75) * clock;
@@ -264,10 +265,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const double weights = shared.weights_stay ? 0 : chunks * blocks_of_weights * family::block_bytes * parts;
       const double bytes_read =
           patches * patch.pixels * std::min<double>(chunk, p.in_channels_per_group()) * element * read_parts + weights;
-      const double readers = tile.balanced ? cores : std::min(blocks / static_cast<double>(reuse), cores);
+      const double readers = balanced ? cores : std::min(blocks / static_cast<double>(reuse), cores);
       const double read = bytes_read / device.bandwidth * std::max(cores / 2, readers / 2);
       const double load = std::max(read, patches * fill_clocks * clock);
-      const double parts_of_tile = tile.balanced ? 1 + cores / static_cast<double>(n.blocks) : splits;
+      const double parts_of_tile = balanced ? 1 + cores / static_cast<double>(n.blocks) : splits;
       // A tile's sums are written while its warpgroup multiplies nothing. If warpgroups take tiles in turn, the other
       // one multiplies, or both whenever they can. Those of splits are written in float32, and read by the last of
       // them.
@@ -305,13 +306,11 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       if (seconds_if(1) >= best.seconds) continue;
       const int64_t units = n.blocks * splits / reuse;
       const double seconds =
-          tile.balanced
-              ? seconds_if(1 + steps / 2 / (chunks * steps * waves))  // a block's last chunk is whole
-              : seconds_if(busiest(t, n.channels, reuse, units, std::min<int64_t>(units, device.multiprocessors)));
+          balanced ? seconds_if(1 + steps / 2 / (chunks * steps * waves))  // a block's last chunk is whole
+                   : seconds_if(busiest(t, n.channels, reuse, units, std::min<int64_t>(units, device.multiprocessors)));
       if (seconds < best.seconds) {
-        const int64_t grid = tile.balanced
-                                 ? device.multiprocessors
-                                 : std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
+        const int64_t grid = balanced ? device.multiprocessors
+                                      : std::min<int64_t>(static_cast<int64_t>(blocks) / reuse, device.multiprocessors);
         best = {tile, grid, shared.bytes, workspace.bytes, seconds};
       }
     }
