@@ -366,21 +366,10 @@ CONVT_DEVICE void prefetch_tensor_map(const TensorMap& map) {
 #endif
 }
 
-// Copies a box of a tensor, which begins at the coordinates `at` (innermost first), as a bulk copy.
+// Copies a box of a tensor, which begins at the coordinates `at` (innermost first), as a bulk copy. `policy`: what
+// becomes of it in L2.
 CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
-                           SharedAddress barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5, "
-      "%6}], [%7];" ::"r"(shared),
-      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4]), "r"(barrier)
-      : "memory");
-#endif
-}
-
-// The same, and what becomes of it in L2.
-CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[tensor_map_rank],
-                           SharedAddress barrier, CachePolicy policy) {
+                           SharedAddress barrier, CachePolicy policy = CachePolicy::evict_normal) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, "

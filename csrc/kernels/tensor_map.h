@@ -43,5 +43,7 @@ struct alignas(128) TensorMap {
 // constants, too (TMA::CacheHintSm90). What is written or read once and is larger than L2 would only take the place of
 // what is read again.
 enum class CachePolicy : uint64_t { evict_normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
+// Of what is read or written once, or more often.
+constexpr CachePolicy once_policy(bool once) { return once ? CachePolicy::evict_first : CachePolicy::evict_normal; }
 
 }  // namespace convt

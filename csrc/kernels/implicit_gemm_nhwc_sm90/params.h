@@ -98,7 +98,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   q = {};
   const bool reads_once = n.channel_tiles == 1 && n.patch_rows == n.tile_rows && n.patch_columns == n.tile_columns;
-  q.x_policy = reads_once ? CachePolicy::evict_first : CachePolicy::evict_normal;
+  q.x_policy = once_policy(reads_once);
   set_common(q, p, o);
   q.copies_x = copies_x, q.resident = n.resident, q.one_bias = n.channel_tiles * p.groups == 1;
   q.together = written_together(config, p, o.result);

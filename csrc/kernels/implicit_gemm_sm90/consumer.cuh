@@ -338,41 +338,54 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       // There is nothing to add up.
       if (at.split > 0) continue;
     } else {
-      // Every part leaves its sums; the block that is last adds them all, in their order.
+      // Every part leaves its sums; the block that is last adds them all, in their order, whichever it is.
       constexpr int32_t elements = 64 * config.rows() * config.columns(), tile_threads = config.tile_threads();
       const int32_t barrier = 2 + (alternate ? group : 0), number = opaque(static_cast<int32_t>(threadIdx.x));
       float* const partials = p.partials + number % tile_threads;
-      float* const own = partials + parts.at(parts.part) * elements;
+      uint32_t* const done = p.counters + at.reduction;
+      // What one thread finds out, for all.
+      const auto whether = [&](const auto& is) {
+        device::named_barrier(barrier, tile_threads);
+        if (number % tile_threads == 0) {
+          device::wait_for_previous_kernel();  // which clears the counters
+          *last_split = is();
+        }
+        device::named_barrier(barrier, tile_threads);
+        return *last_split != 0;
+      };
+      const auto others = static_cast<uint32_t>(parts.count - 1);
+      // A block ends with the first part of a tile, and the next blocks begin with the others: these are there then,
+      // and its own sums need not leave.
+      bool last = parts.balanced && parts.part == 0 && whether([&] { return atomicAdd(done, 0u) == others; });
+      if (!last) {
+        float* const own = partials + parts.at(parts.part) * elements;
 #pragma unroll
-      for (int m = 0; m < blocks; ++m) {
+        for (int m = 0; m < blocks; ++m) {
 #pragma unroll
-        for (int i = 0; i < pieces; ++i) {
+          for (int i = 0; i < pieces; ++i) {
 #pragma unroll
-          for (int e = 0; e < width / 2; ++e) {
-            own[((m * pieces + i) * (width / 2) + e) * tile_threads] = sums[m][i][e];
+            for (int e = 0; e < width / 2; ++e)
+              own[((m * pieces + i) * (width / 2) + e) * tile_threads] = sums[m][i][e];
+          }
+        }
+        __threadfence();
+        last = whether([&] { return atomicAdd(done, 1u) == others; });
+      }
+      if (!last) continue;
+      __threadfence();
+      // Two numbers have the same sum either way: the first two parts are where they are.
+      if (parts.part > 1) {
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+          for (int i = 0; i < pieces; ++i) {
+#pragma unroll
+            for (int e = 0; e < width / 2; ++e) sums[m][i][e] = -0.0f;
           }
         }
       }
-      __threadfence();
-      device::named_barrier(barrier, tile_threads);
-      if (number % tile_threads == 0) {
-        device::wait_for_previous_kernel();  // which clears the counters
-        *last_split = atomicAdd(p.counters + at.reduction, 1u) + 1 == static_cast<uint32_t>(parts.count);
-      }
-      device::named_barrier(barrier, tile_threads);
-      const bool last = *last_split != 0;
-      device::named_barrier(barrier, tile_threads);
-      if (!last) continue;
-      __threadfence();
-#pragma unroll
-      for (int m = 0; m < blocks; ++m) {
-#pragma unroll
-        for (int i = 0; i < pieces; ++i) {
-#pragma unroll
-          for (int e = 0; e < width / 2; ++e) sums[m][i][e] = 0;
-        }
-      }
       for (int32_t k = 0; k < parts.count; ++k) {
+        if (k == parts.part && k < 2) continue;
         const float* const theirs = partials + parts.at(k) * elements;
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {

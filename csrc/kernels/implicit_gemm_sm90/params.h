@@ -202,7 +202,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     q.narrow_bytes = launch.x_map.box[1] * launch.x_map.inner_bytes();
   }
   q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
-  q.y_policy = plan.result_exceeds_l2 ? CachePolicy::evict_first : CachePolicy::evict_normal;
+  q.y_policy = once_policy(plan.result_exceeds_l2);
   q.row_boxes = {};
   if (q.store_boxes && !q.channels_innermost) q.row_boxes = make_row_boxes(config, p, tile);
   for (int32_t i = 0; i < y_map_count(q); ++i) {

@@ -292,7 +292,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const bool brief = element == 2 && (products_of_chunk <= 2 || chunks * steps <= 1);
       const bool quick = boxes_alone && !brief;
       // Warps that split x into its parts share the memory with the products.
-      const double shares = ieee && innermost && !tile.channels_last ? 1.05 : 1;
+      // Blocks that begin anywhere in a tile do not read the same inputs and weights at the same time.
+      const double shares = (ieee && innermost && !tile.channels_last ? 1.05 : 1) * (!balanced ? 1
+                                                                                     : ieee    ? 1.05
+                                                                                               : 1.15);
       const auto seconds_if = [&](double uneven) {
         const double main = uneven * mean, both = main + store;
         const double turn = in_turn ? std::max(main, (quick ? 0.89 : 0.9) * both)
