@@ -61,6 +61,8 @@ bool run(int32_t row) {
     simt::launch(dim3(static_cast<unsigned>(launch.prepare_grid)), dim3(family::prepare_threads),
                  family::prepare_shared_bytes, [&] { family::prepare_kernel(launch.prepare); });
     family::Params& params = launch.params;
+    const family::Tiling tiling = family::make_tiling(family::configs[row], p, plan.workspace_bytes > packed);
+    if (pick(0, 1) == 0) family::set_bands(params, tiling, pick(1, tiling.output_tiles));
     params.x_map = device::make_tensor_map(launch.x_map);
     const int32_t unit = family::unit_of(p.kernel_w);
     const bool last = family::is_channels_last(p);

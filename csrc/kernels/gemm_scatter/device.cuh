@@ -43,10 +43,10 @@ struct Tile {
   // `outputs`, `segments`: of a tile.
   template <class Params>
   CONVT_DEVICE static Tile of(const Params& p, int32_t number, int32_t outputs, int32_t segments) {
-    auto output_tile = static_cast<uint32_t>(number);
-    uint32_t segment_tile = p.output_tiles.divide(output_tile);
-    const uint32_t group = p.segment_tiles.divide(segment_tile);
-    return {static_cast<int32_t>(group), static_cast<int32_t>(output_tile) * outputs,
+    auto rest = static_cast<uint32_t>(number);
+    const uint32_t group = p.group_tiles.divide(rest), band = p.band_tiles.divide(rest);
+    const uint32_t segment_tile = band == p.last_band ? p.last_outputs.divide(rest) : p.band_outputs.divide(rest);
+    return {static_cast<int32_t>(group), static_cast<int32_t>(band * p.band_outputs.divisor + rest) * outputs,
             static_cast<int32_t>(segment_tile) * segments};
   }
 };

@@ -17,11 +17,12 @@ inline int64_t row_outputs(const Problem& p) {
 struct Tiling {
   int64_t rows = 0, positions = 0, segments = 0;  // of them
   int64_t output_tiles = 0, segment_tiles = 0;
+  int64_t band = 0;    // tiles of outputs, of which the last band may have fewer
   int64_t chunks = 0;  // of as many input channels as a box has
   int64_t tiles = 0;
 };
 
-// `outputs`, of a position, and `positions`: of a tile.
+// `outputs`, of a position, and `positions`: of a tile. A problem has at least one input channel.
 inline Tiling make_tiling(const Problem& p, int32_t outputs, int32_t positions, bool copies_x) {
   const int64_t of_image = checked_mul(p.in_h, p.in_w);
   const int32_t side = box_side(p);
@@ -31,6 +32,9 @@ inline Tiling make_tiling(const Problem& p, int32_t outputs, int32_t positions, 
   t.segments = ceil_div<int64_t>(t.positions, side);
   t.output_tiles = ceil_div<int64_t>(outputs_of_position(p), outputs);
   t.segment_tiles = ceil_div<int64_t>(checked_mul(t.rows, t.segments), positions / side);
+  const int64_t tile_bytes = checked_mul(p.in_channels_per_group(), outputs * element_size(p.dtype));
+  const int64_t most = std::max<int64_t>(1, most_band_bytes / tile_bytes);
+  t.band = ceil_div(t.output_tiles, ceil_div(t.output_tiles, most));
   t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), side);
   t.tiles = checked_mul(checked_mul(t.output_tiles, t.segment_tiles), p.groups);
   return t;

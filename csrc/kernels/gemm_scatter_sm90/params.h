@@ -23,7 +23,9 @@ struct Params {
   bool from_registers;  // four lanes have a vector's elements and exchange them; otherwise a tile is staged
   bool whole_rows;      // a warp writes vectors of all rows of the kernel at once
   bool copies_x;        // the kernel before this one copies x
-  Divisor output_tiles, segment_tiles, segments, image, width;
+  uint32_t last_band;
+  Divisor group_tiles, band_tiles, band_outputs, last_outputs;  // tiles of a group and a band, and of outputs in them
+  Divisor segments, image, width;
   Divisor taps;  // of an output channel; in channels_last, output channels
   // Unless y is channels_last, columns of the kernel; otherwise outputs of a row of it.
   Divisor by_rows;

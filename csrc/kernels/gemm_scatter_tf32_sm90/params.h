@@ -20,7 +20,9 @@ struct Params {
   int32_t out_channels;              // of a group
   int32_t kernel_h, row_outputs;     // outputs of a position in a row of y
   int32_t vector;                    // elements of y that are written at once
-  Divisor output_tiles, segment_tiles, segments, image, width;
+  uint32_t last_band;
+  Divisor group_tiles, band_tiles, band_outputs, last_outputs;  // tiles of a group and a band, and of outputs in them
+  Divisor segments, image, width;
   // Outputs of a position: those of an output channel (in channels_last, of a column of the kernel), and those in a row
   // of y.
   Divisor taps, by_rows;

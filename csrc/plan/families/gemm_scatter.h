@@ -50,6 +50,13 @@ inline double work_of_tiles(double tiles, double main, double store, bool altern
   return alternate && tiles > 1 ? tiles * std::max(main, (main + store) / 2) + store / 2 : tiles * (main + store);
 }
 
+// What memory transfers: each band of outputs reads x.
+inline double transferred_bytes(const Problem& p, const gemm_scatter::Tiling& t) {
+  const int64_t again = ceil_div(t.output_tiles, t.band) - 1;
+  return static_cast<double>(p.compulsory_bytes()) +
+         static_cast<double>(again) * static_cast<double>(element_size(p.dtype) * p.x_elements());
+}
+
 // The candidates of a family that takes the problem if `reason` is empty: each with x as it is or copied, whichever is
 // faster.
 template <class Config, int count, class CandidateOf>

@@ -57,7 +57,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double there = std::min(1.0, number(family::outputs_of_position(p)) / config.columns);
   const double store = 520 + elements * of_output * there;
   const double work = clock * work_of_tiles(waves, main, store, config.alternate);
-  const double memory = 1.25 * number(p.compulsory_bytes()) / device.bandwidth;
+  const double memory = 1.25 * transferred_bytes(p, t) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = family::position_stride(p) > 1 ? 8 : 1;
   const double copying = copies_x ? copying_seconds(device, (spread + 1) / 2 * number(4 * p.x_elements())) : 0;
