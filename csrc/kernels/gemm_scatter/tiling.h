@@ -22,7 +22,7 @@ struct Tiling {
   int64_t tiles = 0;
 };
 
-// `outputs`, of a position, and `positions`: of a tile. A problem has at least one input channel.
+// `outputs`, of a position, and `positions`: of a tile.
 inline Tiling make_tiling(const Problem& p, int32_t outputs, int32_t positions, bool copies_x) {
   const int64_t of_image = checked_mul(p.in_h, p.in_w);
   const int32_t side = box_side(p);
@@ -32,9 +32,9 @@ inline Tiling make_tiling(const Problem& p, int32_t outputs, int32_t positions, 
   t.segments = ceil_div<int64_t>(t.positions, side);
   t.output_tiles = ceil_div<int64_t>(outputs_of_position(p), outputs);
   t.segment_tiles = ceil_div<int64_t>(checked_mul(t.rows, t.segments), positions / side);
-  const int64_t tile_bytes = checked_mul(p.in_channels_per_group(), outputs * element_size(p.dtype));
-  const int64_t most = std::max<int64_t>(1, most_band_bytes / tile_bytes);
-  t.band = ceil_div(t.output_tiles, ceil_div(t.output_tiles, most));
+  const int64_t w_bytes = checked_mul(p.in_channels_per_group(), outputs_of_position(p) * element_size(p.dtype));
+  const int64_t bands = w_bytes <= half_of_l2 ? 1 : std::min(t.output_tiles, ceil_div(w_bytes, most_band_bytes));
+  t.band = ceil_div(t.output_tiles, bands);
   t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), side);
   t.tiles = checked_mul(checked_mul(t.output_tiles, t.segment_tiles), p.groups);
   return t;
