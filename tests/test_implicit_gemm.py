@@ -190,13 +190,18 @@ UNEVEN = {
 }
 
 
+def balanced_plans(plan):
+    """By the name of the configuration, those that share out the steps of all tiles evenly."""
+    found = candidates(plan, "implicit_gemm_sm90")
+    return {name: c.plan for name, c in found.items() if c.fits and c.plan.tile.balanced_blocks > 0}
+
+
 @pytest.mark.parametrize("layer", UNEVEN)
 @modes
 def test_uneven_steps_are_shared_out_among_all_multiprocessors(layer, precision):
-    found = candidates(explain(UNEVEN[layer], precision), "implicit_gemm_sm90").values()
-    balanced = [c.plan for c in found if c.fits and c.plan.tile.balanced_blocks > 0]
+    balanced = balanced_plans(explain(UNEVEN[layer], precision))
     assert balanced
-    for plan in balanced:
+    for plan in balanced.values():
         tile = plan.tile
         assert plan.grid == tile.balanced_blocks == 132
         assert tile.splits > 1 and tile.reuse == 1
@@ -557,12 +562,6 @@ def test_stacked_rows(layout, layer, precision):
     check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 
-def balanced_ones(p, x, w, mode):
-    """Configurations that share out the steps of all tiles evenly."""
-    names = [name for name in NAMES if takes(name, mode)]
-    return [name for name in names if (c := candidate_of(name, p, x, w)).fits and c.plan.tile.balanced_blocks > 0]
-
-
 @pytest.mark.gpu
 @modes
 @pytest.mark.parametrize("layer", UNEVEN)
@@ -572,7 +571,7 @@ def test_steps_that_are_shared_out_evenly(layout, layer, precision):
     x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
     b = random_tensor((p.out_channels,), x.dtype, "cuda")
     assert_right = rule_of_forward(p, x, w, b, precision)
-    names = balanced_ones(p, x, w, precision)
+    names = list(balanced_plans(convt.explain(x, w, **p.arguments)))
     assert names
     for name in names:
         assert check(p, name, x, w, b, assert_right)
