@@ -258,6 +258,7 @@ void bind(py::module_& m) {
       .def_readonly("piece_rows", &GemmTile::piece_rows)
       .def_readonly("reuse", &GemmTile::reuse)
       .def_readonly("balanced_blocks", &GemmTile::balanced_blocks)
+      .def_readonly("im2col", &GemmTile::im2col)
       .def_readonly("rows_in_boxes", &GemmTile::rows_in_boxes)
       .def_readonly("channels_last", &GemmTile::channels_last)
       .def_readonly("weights_in_place", &GemmTile::weights_in_place)

@@ -23,6 +23,8 @@ using implicit_gemm::Mode;
 
 using family::Variant;
 
+int balanced = 0, im2col = 0;  // problems
+
 template <Mode mode>
 void launch_row(int32_t row, Variant variant, const family::Launch& launch) {
   visit_row<family::config_count>(row, [&]<int Row>() {
@@ -80,7 +82,7 @@ bool run(DataType dtype, Precision precision) {
     // Small images may be gathered.
     const int64_t rows = ceil_div(p.out_h, p.stride_h), columns = ceil_div(p.out_w, p.stride_w);
     if (!family::gathers(shape) && shape.stacked_rows == 1 && columns <= config.columns() && pick(0, 2) == 0) {
-      shape.piece_rows = 0;
+      shape.piece_rows = 0, shape.im2col = false;
       shape.columns = static_cast<int32_t>(columns), shape.rows_in_boxes = false;
       shape.rows = static_cast<int32_t>(std::min(rows, config.columns() / columns));
       shape.images =
@@ -93,15 +95,28 @@ bool run(DataType dtype, Precision precision) {
       shape.rows_in_boxes =
           planned || family::shared_layout(config, p, tables, rows, shape, shape.patch_stages).bytes > 0;
     }
-    const family::Counts counts = family::make_counts(p, tables, plan.tile);
-    plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
     // x may be brought into channels_last first.
     shape.channels_last = shape.channels_last || (!shape.rows_in_boxes && pick(0, 3) == 0);
+    // And gathered positions may be any that follow each other, if the copy engine brings x.
+    if (family::gathers(shape) && pick(0, 1) == 0) {
+      GemmTile other = shape;
+      other.im2col = true, other.images = other.rows = 1, other.columns = config.columns(), other.reuse = 1;
+      const family::Patch patch = family::make_patch(config, p, tables, other);
+      const family::PhaseSet& set = tables.set[0];
+      if ((other.channels_last || p.x_aligned) && set.highest_row - set.lowest_row < im2col_most_shift &&
+          set.highest_column - set.lowest_column < im2col_most_shift &&
+          family::copies_boxes(p, other, family::make_x_map(p, nullptr, tables, other, patch))) {
+        shape = other;
+      }
+    }
+    const family::Counts counts = family::make_counts(p, tables, plan.tile);
     const family::Patch patch = family::make_patch(config, p, tables, shape);
+    plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
     // And weights packed, wherever they are.
     shape.weights_in_place =
         family::weights_in_place(p, shape.stacked_rows) && pick(0, 3) != 0 &&
-        (mode != Mode::tf32 || family::may_transpose_weights(p, shape, family::make_x_map(p, nullptr, shape, patch)));
+        (mode != Mode::tf32 ||
+         family::may_transpose_weights(p, shape, family::make_x_map(p, nullptr, tables, shape, patch)));
     // A patch may stay for several tiles, whatever the planner thinks of it.
     bool all_have_taps = shape.splits == 1 && !family::gathers(shape);
     for (int32_t i = 0; i < tables.sets; ++i) all_have_taps &= tables.set[i].steps > 0;
@@ -117,7 +132,7 @@ bool run(DataType dtype, Precision precision) {
       continue;
     // A block takes several tiles, or parts of them.
     plan.grid = pick(1, std::min<int64_t>(6, counts.blocks * plan.tile.splits / plan.tile.reuse));
-    if (shape.reuse == 1 && (deep || pick(0, 2) == 0)) {
+    if (shape.reuse == 1 && (deep || pick(0, 2) == 0) && family::has_variant(config, mode, Variant::balanced)) {
       const int64_t grid = pick(1, 6);
       const int32_t parts = family::most_parts(tables, counts, grid);
       if (parts > 0) shape.balanced_blocks = static_cast<int32_t>(grid), shape.splits = parts, plan.grid = grid;
@@ -129,7 +144,9 @@ bool run(DataType dtype, Precision precision) {
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     std::optional<Variant> variant = family::variant_of(launch, config, mode);
     // The general one does what all of them do.
-    if (pick(0, 3) == 0 && family::has_variant(config, mode, Variant::general)) variant = Variant::general;
+    if (pick(0, 3) == 0 && !launch.balanced && family::has_variant(config, mode, Variant::general)) {
+      variant = Variant::general;
+    }
     if (!variant) continue;
     if (launch.params.channels_last) {
       if (!launch.x_map.valid()) continue;
@@ -156,10 +173,14 @@ bool run(DataType dtype, Precision precision) {
     }
     launch_row<mode>(plan.configuration, *variant, launch);
     const GemmTile& t = plan.tile;
+    balanced += t.balanced_blocks > 0, im2col += t.im2col;
     const std::string what =
         configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
         std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
-        std::to_string(t.rows) + " x " + std::to_string(t.columns) + (family::gathers(t) ? " gathered" : "") +
+        std::to_string(t.rows) + " x " + std::to_string(t.columns) +
+        (t.im2col             ? " im2col"
+         : family::gathers(t) ? " gathered"
+                              : "") +
         ", stacked " + std::to_string(t.stacked_rows) + ", phases " + std::to_string(t.row_phases) + " x " +
         std::to_string(t.column_phases) + ", boxes " + std::to_string(launch.params.copy_boxes) +
         (launch.params.rows_in_boxes ? " of rows" : "") + ", stages " + std::to_string(launch.params.stages) + " and " +
@@ -186,10 +207,12 @@ bool run(DataType dtype, Precision precision) {
 
 int main(int argc, char** argv) {
   using convt::DataType, convt::Precision, convt::Mode;
-  return convt::run_problems(argc, argv, [](int number) {
+  const int status = convt::run_problems(argc, argv, [](int number) {
     return number % 4 == 0   ? convt::run<Mode::ieee>(DataType::float32, Precision::ieee)
            : number % 4 == 1 ? convt::run<Mode::tf32>(DataType::float32, Precision::tf32)
            : number % 4 == 2 ? convt::run<Mode::float16>(DataType::float16, Precision::ieee)
                              : convt::run<Mode::bfloat16>(DataType::bfloat16, Precision::ieee);
   });
+  std::printf("balanced: %d, im2col: %d\n", convt::balanced, convt::im2col);
+  return status;
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import simt_program
 import torch
-from forced import check_every_stream, dtype_of, forced
+from forced import check_every_stream, dtype_of, explained, forced
 from reference import (
     MEMORY,
     Problem,
@@ -80,9 +80,8 @@ def may_gather(configuration, mode):
     return found[configuration.replace("+copy", "")].fits
 
 
-def explain(p, mode, device="h200"):
-    x, w = (torch.empty(shape, dtype=dtype_of(mode), device="meta") for shape in (p.x_shape, p.w_shape))
-    return convt.explain(x, w, device=device, **p.arguments)
+def explain(p, mode, device="h200", memory_format=torch.contiguous_format):
+    return explained(p, dtype_of(mode), memory_format, device=device)
 
 
 def candidates(plan, family):
@@ -196,8 +195,12 @@ def balanced_plans(plan):
     return {name: c.plan for name, c in found.items() if c.fits and c.plan.tile.balanced_blocks > 0}
 
 
+# Float32 without TF32 alone has kernels for it: three products for each byte.
+shares_steps = pytest.mark.parametrize("precision", ("ieee",), indirect=True)
+
+
 @pytest.mark.parametrize("layer", UNEVEN)
-@modes
+@shares_steps
 def test_uneven_steps_are_shared_out_among_all_multiprocessors(layer, precision):
     balanced = balanced_plans(explain(UNEVEN[layer], precision))
     assert balanced
@@ -206,6 +209,51 @@ def test_uneven_steps_are_shared_out_among_all_multiprocessors(layer, precision)
         assert plan.grid == tile.balanced_blocks == 132
         assert tile.splits > 1 and tile.reuse == 1
         assert "balanced" in str(tile)
+
+
+# Images whose rows or positions fill no tile.
+ANY_IMAGES = {
+    "12x12 s2": Problem(70, 64, 256, (12, 12), (3, 3), (2, 2), (1, 1), (1, 1)),
+    "13x11": Problem(70, 32, 264, (13, 11), (3, 3), (1, 1), (1, 1)),
+    "5x5 s2": Problem(333, 40, 136, (5, 5), (4, 4), (2, 2), (1, 1)),
+    "65 columns": Problem(5, 32, 256, (33, 65), (3, 3), (2, 2), (1, 1)),
+    # Tiles begin in any column, and images are less than what they are computed from.
+    "cropped": Problem(120, 64, 256, (16, 14), (2, 2), (2, 2), (4, 5)),
+    "two groups": Problem(60, 64, 512, (9, 11), (3, 3), (1, 1), (1, 1), groups=2),
+    "far taps": Problem(60, 32, 256, (13, 13), (3, 3), (1, 1), (5, 5), dilation=(5, 5)),
+}
+
+
+def im2col_plans(plan):
+    """By the name of the configuration, those whose tiles are positions that the copy engine's im2col mode brings."""
+    found = candidates(plan, "implicit_gemm_sm90")
+    return {name: c.plan for name, c in found.items() if c.fits and c.plan.tile.im2col}
+
+
+memory_formats = pytest.mark.parametrize(
+    "memory_format", (torch.contiguous_format, torch.channels_last), ids=("nchw", "nhwc")
+)
+
+
+def has_im2col(p, precision, memory_format):
+    """Channels of other groups lie between those of one in channels_last, unless x is to be copied."""
+    return p.groups == 1 or memory_format == torch.contiguous_format or precision in ("tf32", "ieee")
+
+
+@pytest.mark.parametrize("layer", ANY_IMAGES)
+@modes
+@memory_formats
+def test_tiles_are_full_whatever_the_images(memory_format, layer, precision):
+    p = ANY_IMAGES[layer]
+    plans = im2col_plans(explain(p, precision, memory_format=memory_format))
+    assert bool(plans) == has_im2col(p, precision, memory_format)
+    positions = p.batch * math.prod(-(-out // stride) for out, stride in zip(p.y_shape[2:], p.stride, strict=True))
+    for plan in plans.values():
+        tile = plan.tile
+        assert (tile.images, tile.rows, tile.piece_rows) == (1, 1, 0) and "im2col" in str(tile)
+        # All tiles but the last.
+        tiles = -(-positions // tile.columns)
+        assert plan.grid <= tiles * max(1, tile.splits) * p.groups * math.prod(p.stride) * -(-p.out_channels // 64)
 
 
 def test_a_result_larger_than_the_cache_is_known():
@@ -562,20 +610,36 @@ def test_stacked_rows(layout, layer, precision):
     check_all(p, x, w, precision, only="implicit_gemm_sm90")
 
 
-@pytest.mark.gpu
-@modes
-@pytest.mark.parametrize("layer", UNEVEN)
-@pytest.mark.parametrize("layout", (torch.contiguous_format, torch.channels_last), ids=("nchw", "nhwc"))
-def test_steps_that_are_shared_out_evenly(layout, layer, precision):
-    p, dtype = UNEVEN[layer], dtype_of(precision)
-    x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=layout) for shape in (p.x_shape, p.w_shape))
+def check_plans_of(chosen, p, precision, memory_format):
+    """Each plan that `chosen` finds in an explanation; and one of them on many streams."""
+    shapes, dtype = (p.x_shape, p.w_shape), dtype_of(precision)
+    x, w = (random_tensor(shape, dtype, "cuda").contiguous(memory_format=memory_format) for shape in shapes)
     b = random_tensor((p.out_channels,), x.dtype, "cuda")
     assert_right = rule_of_forward(p, x, w, b, precision)
-    names = list(balanced_plans(convt.explain(x, w, **p.arguments)))
+    names = list(chosen(convt.explain(x, w, **p.arguments)))
     assert names
     for name in names:
         assert check(p, name, x, w, b, assert_right)
-    check_every_stream(names[0], precision, p, layout)
+    check_every_stream(names[0], precision, p, memory_format)
+
+
+@pytest.mark.gpu
+@modes
+@pytest.mark.parametrize("layer", ANY_IMAGES)
+@memory_formats
+def test_any_images(memory_format, layer, precision):
+    p = ANY_IMAGES[layer]
+    if not has_im2col(p, precision, memory_format):
+        pytest.skip("nothing brings it so")
+    check_plans_of(im2col_plans, p, precision, memory_format)
+
+
+@pytest.mark.gpu
+@shares_steps
+@pytest.mark.parametrize("layer", UNEVEN)
+@memory_formats
+def test_steps_that_are_shared_out_evenly(memory_format, layer, precision):
+    check_plans_of(balanced_plans, UNEVEN[layer], precision, memory_format)
 
 
 # They take all modes.

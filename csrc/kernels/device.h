@@ -380,6 +380,20 @@ CONVT_DEVICE void box_load(SharedAddress shared, const TensorMap& map, const int
 #endif
 }
 
+// Copies pixels in im2col mode, from the channel and the column, row and image `at` on, shifted by `columns` and
+// `rows`.
+CONVT_DEVICE void im2col_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[4], int32_t columns,
+                              int32_t rows, SharedAddress barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, "
+      "%5}], [%6], {%7, %8};" ::"r"(shared),
+      "l"(&map), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(barrier), "h"(static_cast<uint16_t>(columns)),
+      "h"(static_cast<uint16_t>(rows))
+      : "memory");
+#endif
+}
+
 // The way back, as a bulk store: what the box has outside of the tensor is not written.
 CONVT_DEVICE void box_store(const TensorMap& map, const int32_t (&at)[tensor_map_rank], SharedAddress shared,
                             CachePolicy policy) {

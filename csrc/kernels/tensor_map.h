@@ -8,6 +8,8 @@ namespace convt {
 
 inline constexpr int tensor_map_rank = 5;
 inline constexpr int32_t tensor_map_most_box = 256;  // elements of a dimension of a box
+inline constexpr int32_t im2col_most_pixels = 1024;  // of a copy in im2col mode, which has shifts of less than this:
+inline constexpr int32_t im2col_most_shift = 256;
 
 struct TensorMapLayout {
   const void* base;
@@ -17,6 +19,12 @@ struct TensorMapLayout {
   int32_t box[tensor_map_rank];
   int32_t swizzle_bytes = 128;  // of that name, for rows of so many bytes; or 0, none
   bool rounds_to_tf32 = false;  // float32 on its way to shared memory: to nearest, ties to even; NaN and infinity stay
+  // The im2col mode, for a tensor of [image][row][column][channel], the outermost dimension being 1: a copy brings
+  // box[1] pixels that follow each other, row by row and image by image, of those that are, in columns and rows, from
+  // so many behind the first pixel of an image to so many behind the last one; and all of them shifted, further on, by
+  // a number of columns and rows.
+  bool im2col = false;
+  int16_t lower[2] = {}, upper[2] = {};
 
   int32_t inner_bytes() const { return box[0] * element_bytes; }
 
@@ -25,7 +33,13 @@ struct TensorMapLayout {
     if (reinterpret_cast<uintptr_t>(base) % 16 != 0) return false;
     if (inner_bytes() % 16 != 0 || (swizzle_bytes != 0 && inner_bytes() != swizzle_bytes)) return false;
     for (int d = 0; d < tensor_map_rank; ++d) {
-      if (sizes[d] < 1 || sizes[d] > int64_t{1} << 32 || box[d] < 1 || box[d] > tensor_map_most_box) return false;
+      const int32_t most = im2col && d == 1 ? im2col_most_pixels : tensor_map_most_box;
+      if (sizes[d] < 1 || sizes[d] > int64_t{1} << 32 || box[d] < 1 || box[d] > most) return false;
+    }
+    for (int d = 0; im2col && d < 2; ++d) {
+      constexpr int32_t most = 127;
+      if (lower[d] < -most - 1 || lower[d] > most || upper[d] < -most - 1 || upper[d] > most) return false;
+      if (sizes[d + 1] + upper[d] - lower[d] < 1) return false;
     }
     for (const int64_t stride : strides) {
       if (stride <= 0 || stride % 16 != 0 || stride >= int64_t{1} << 40) return false;

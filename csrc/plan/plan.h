@@ -42,6 +42,7 @@ struct GemmTile {
   int32_t patch_stages = 0;       // chunks of the input that are in shared memory
   int32_t reuse = 1;              // tiles that are multiplied from a patch before the next one is read
   int32_t balanced_blocks = 0;    // so many have as many steps each: of a tile's reduction `splits` parts at most
+  bool im2col = false;            // positions that follow each other in the batch, as the copy engine brings them
   bool rows_in_boxes = false;     // the copy engine brings rows of x, which warps transpose
   bool channels_last = false;     // x is first brought into channels_last, in the workspace
   bool weights_in_place = false;  // they are read where they are, not packed first

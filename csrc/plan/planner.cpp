@@ -128,9 +128,10 @@ std::string GemmTile::to_string() const {
          std::to_string(row_phases) + " x " + count(column_phases, "phase") + ", " +
          count(channel_groups, "channel group") + ", " + (balanced_blocks > 0 ? "balanced, up to " : "") +
          count(splits, "split") + (stacked_rows > 1 ? ", " + count(stacked_rows, "row") + " stacked" : "") +
-         (reuse > 1 ? ", " + count(reuse, "tile") + " of a patch" : "") + (rows_in_boxes ? ", rows in boxes" : "") +
-         (channels_last ? ", of channels_last in the workspace" : "") + (weights_in_place ? ", weights in place" : "") +
-         (rows_staged ? ", rows of y by shared memory" : "") + (columns_folded ? ", columns folded into channels" : "");
+         (reuse > 1 ? ", " + count(reuse, "tile") + " of a patch" : "") + (im2col ? ", im2col" : "") +
+         (rows_in_boxes ? ", rows in boxes" : "") + (channels_last ? ", of channels_last in the workspace" : "") +
+         (weights_in_place ? ", weights in place" : "") + (rows_staged ? ", rows of y by shared memory" : "") +
+         (columns_folded ? ", columns folded into channels" : "");
 }
 
 Plan make_plan(const Problem& p, const DeviceInfo& device) {

@@ -864,7 +864,7 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
                      SharedAddress barrier, CachePolicy = CachePolicy::evict_normal) {
   TensorMapLayout layout;
   std::memcpy(&layout, map.words, sizeof(layout));
-  if (!layout.valid()) simt::fail("a tensor map that the copy engine does not take");
+  if (!layout.valid() || layout.im2col) simt::fail("a tensor map that the copy engine does not take boxes of");
   if (shared % (layout.swizzle_bytes == 0 ? 128 : 1024) != 0) {
     simt::fail("a box is not copied to a multiple of 128 bytes, or of the swizzle's period");
   }
@@ -895,6 +895,45 @@ inline void box_load(SharedAddress shared, const TensorMap& map, const int32_t (
         }
       }
     }
+  }
+}
+
+inline void im2col_load(SharedAddress shared, const TensorMap& map, const int32_t (&at)[4], int32_t columns,
+                        int32_t rows, SharedAddress barrier) {
+  TensorMapLayout layout;
+  std::memcpy(&layout, map.words, sizeof(layout));
+  if (!layout.valid() || !layout.im2col || layout.swizzle_bytes != 128 || layout.sizes[4] != 1) {
+    simt::fail("a tensor map that the copy engine does not take in im2col mode");
+  }
+  if (shared % 1024 != 0) simt::fail("a copy in im2col mode does not begin where the swizzle's pattern does");
+  if (columns < 0 || columns >= im2col_most_shift || rows < 0 || rows >= im2col_most_shift) {
+    simt::fail("a shift that im2col mode does not have");
+  }
+  simt::CountingBarrier& b = simt::counting_barrier(barrier);
+  static const unsigned char zeros[16] = {};
+  const int64_t unit = 16 / layout.element_bytes;
+  const auto from = [&](int d) { return static_cast<int64_t>(layout.lower[d]); };
+  const auto end = [&](int d) { return layout.sizes[d + 1] + layout.upper[d]; };
+  int64_t column = at[1], row = at[2], image = at[3];
+  if (column < from(0) || column >= end(0) || row < from(1) || row >= end(1)) {
+    simt::fail("a copy in im2col mode begins outside of its image's part");
+  }
+  for (int32_t i = 0; i < layout.box[1]; ++i) {
+    const int64_t place[3] = {column + columns, row + rows, image};
+    bool inside = true;
+    const unsigned char* pixel = static_cast<const unsigned char*>(layout.base);
+    for (int d = 0; d < 3; ++d) {
+      inside &= place[d] >= 0 && place[d] < layout.sizes[d + 1];
+      pixel += place[d] * layout.strides[d];
+    }
+    for (int32_t u = 0; u < 8; ++u) {
+      const int64_t first = at[0] + u * unit, left = std::clamp<int64_t>(layout.sizes[0] - first, 0, unit);
+      const unsigned valid = inside ? static_cast<unsigned>(left * layout.element_bytes) : 0;
+      b.copies.push_back({reinterpret_cast<void*>(swizzled(shared + static_cast<SharedAddress>(128 * i + 16 * u))),
+                          valid > 0 ? pixel + first * layout.element_bytes : zeros, 16, valid, layout.rounds_to_tf32});
+    }
+    if (++column == end(0)) column = from(0), ++row;
+    if (row == end(1)) row = from(1), ++image;
   }
 }
 

@@ -110,6 +110,10 @@ inline Counts make_counts(const Problem& p, const Tables& t, const GemmTile& til
   n.rows = ceil_div<int64_t>(ceil_div<int64_t>(p.out_h, row_period(p, tile.stacked_rows)), tile.rows);
   n.columns = ceil_div<int64_t>(ceil_div(p.out_w, p.stride_w), tile.columns);
   n.images = ceil_div<int64_t>(p.batch, tile.images);
+  if (tile.im2col) {
+    const int64_t of_image = checked_mul(ceil_div(p.out_h, p.stride_h), ceil_div(p.out_w, p.stride_w));
+    n.rows = n.images = 1, n.columns = ceil_div<int64_t>(checked_mul(p.batch, of_image), tile.columns);
+  }
   n.channels = ceil_div<int64_t>(p.out_channels_per_group(), block_channels * t.channel_blocks);
   n.channel_groups = ceil_div<int64_t>(p.in_channels_per_group(), group_channels);
   n.chunks = ceil_div<int64_t>(n.channel_groups, tile.channel_groups);

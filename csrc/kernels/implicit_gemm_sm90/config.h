@@ -13,15 +13,18 @@ using namespace implicit_gemm;
 
 // Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
 // the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
-// and y is written as boxes or by threads, in channels_last, or as rows.
-enum class Variant { general, boxes, channels, rows };
+// and y is written as boxes or by threads, in channels_last, or as rows. What few layers need, steps that are shared
+// out evenly, is another one again, which does all else that the general one does.
+enum class Variant { general, boxes, channels, rows, balanced };
+constexpr bool is_general(Variant v) { return v == Variant::general || v == Variant::balanced; }
 
 // Sets of variants. What is missing of a configuration is what hardly any layer of the sweep needs: it takes a layer
 // another way then, or another configuration does.
 using Variants = uint32_t;
 constexpr Variants set_of(Variant v) { return 1u << static_cast<uint32_t>(v); }
 inline constexpr Variants with_general = set_of(Variant::general), with_boxes = set_of(Variant::boxes),
-                          with_channels = set_of(Variant::channels), with_rows = set_of(Variant::rows);
+                          with_channels = set_of(Variant::channels), with_rows = set_of(Variant::rows),
+                          with_balanced = set_of(Variant::balanced);
 
 // Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
 // positions each. Or they take a block's tiles in turn (ping-pong), if a tile is one warpgroup's: one multiplies while
@@ -30,6 +33,7 @@ struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
   Variants tf32 = 0, half = 0;  // that are compiled for TF32 and for 16-bit types
+  Variants ieee = 0;            // for float32 without TF32, beside the general one
 
   constexpr bool alternate() const { return groups_m * groups_n == 1; }
   constexpr int32_t tile_threads() const { return 128 * groups_m * groups_n; }      // that multiply a tile
@@ -47,9 +51,9 @@ inline constexpr Config configs[] = {
     // Few positions.
     {"128x64", 2, 1, 1, 64, 1, with_general | with_boxes, with_general | with_boxes | with_channels | with_rows},
     // float32 without TF32, which needs as many registers again: 128 or 64 channels.
-    {"128x128", 2, 1, 1, 128, 1},
+    {"128x128", 2, 1, 1, 128, 1, 0, 0, with_balanced},
     {"64x256", 1, 2, 1, 128, 1},
-    {"64x128", 1, 2, 1, 64, 1},
+    {"64x128", 1, 2, 1, 64, 1, 0, 0, with_balanced},
     // Short reductions, whose sums take long to write; and 64 channels.
     {"64x128x2_pingpong", 1, 1, 1, 128, 2, with_general | with_boxes | with_channels | with_rows,
      with_general | with_boxes | with_channels | with_rows},
@@ -156,13 +160,15 @@ constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3;
 // float32 without TF32 sums up a step in registers of its own.
 constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
 constexpr bool has_variant(const Config& c, Mode m, Variant v) {
-  if (m == Mode::ieee) return v == Variant::general && fits_registers(c, m);
-  return ((m == Mode::tf32 ? c.tf32 : c.half) & set_of(v)) != 0;
+  const Variants compiled = m == Mode::ieee   ? (fits_registers(c, m) ? with_general | c.ieee : 0)
+                            : m == Mode::tf32 ? c.tf32
+                                              : c.half;
+  return (compiled & set_of(v)) != 0;
 }
 // Whether it may read weights where they are: code for products of its own. Those of TF32 are transposed, which only
 // the general one does; where y is written as rows, weights that may be read so are those of kernels of one tap.
 constexpr bool takes_in_place(Mode m, Variant v) {
-  if (v == Variant::general) return m != Mode::ieee;
+  if (is_general(v)) return m != Mode::ieee;
   return v != Variant::rows && (m == Mode::float16 || m == Mode::bfloat16);
 }
 constexpr bool has_mode(const Config& c, Mode m) {
@@ -172,13 +178,16 @@ constexpr bool has_mode(const Config& c, Mode m) {
 // What decides it: how a tile gets x and how y is written.
 struct Needs {
   bool x_boxes, x_rows;    // the copy engine brings x; and that as boxes of its rows
-  bool special;            // inputs are gathered, or sums are split
+  bool special, balanced;  // inputs are gathered, or sums are split; by steps that are shared out evenly
   bool in_place;           // weights are read where they are
   bool y_boxes, y_pixels;  // the copy engine writes y; whose channels are innermost
   bool y_in_order;         // a tile's sums are all of its rows of y
 };
 // The one that does what is needed with the fewest instructions; none if no one is compiled.
 constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Needs& n) {
+  if (n.balanced) {
+    return has_variant(c, m, Variant::balanced) ? std::optional(Variant::balanced) : std::nullopt;
+  }
   if (n.x_boxes && !n.special && (n.y_pixels ? !n.x_rows : n.y_in_order)) {
     const Variant v = !n.y_pixels ? Variant::rows : n.y_boxes ? Variant::boxes : Variant::channels;
     if (has_variant(c, m, v) && (!n.in_place || takes_in_place(m, v))) return v;

@@ -11,8 +11,8 @@ namespace convt::implicit_gemm_sm90 {
 
 template <Mode mode, int Row, Variant variant>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool general = variant == Variant::general, boxes = variant == Variant::boxes,
-                 channels = variant == Variant::channels;
+  constexpr bool general = is_general(variant), shares = variant == Variant::balanced,
+                 boxes = variant == Variant::boxes, channels = variant == Variant::channels;
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
@@ -356,9 +356,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       const auto others = static_cast<uint32_t>(parts.count - 1);
       // A block ends with the first part of a tile, and the next blocks begin with the others: these are there then,
       // and its own sums need not leave.
-      bool last = parts.balanced && parts.part == 0 && whether([&] { return atomicAdd(done, 0u) == others; });
+      bool last = shares && parts.part == 0 && whether([&] { return atomicAdd(done, 0u) == others; });
       if (!last) {
-        float* const own = partials + parts.at(parts.part) * elements;
+        float* const own = partials + parts.template at<variant>(parts.part) * elements;
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
 #pragma unroll
@@ -373,8 +373,9 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
       }
       if (!last) continue;
       __threadfence();
-      // Two numbers have the same sum either way: the first two parts are where they are.
-      if (parts.part > 1) {
+      // Two numbers have the same sum either way: the first two parts may be where they are. (Of splits all sums are
+      // read: it is fewer instructions, for which small layers wait.)
+      if (!shares || parts.part > 1) {
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
 #pragma unroll
@@ -385,8 +386,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
         }
       }
       for (int32_t k = 0; k < parts.count; ++k) {
-        if (k == parts.part && k < 2) continue;
-        const float* const theirs = partials + parts.at(k) * elements;
+        if (shares && k == parts.part && k < 2) continue;
+        const float* const theirs = partials + parts.template at<variant>(k) * elements;
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
 #pragma unroll

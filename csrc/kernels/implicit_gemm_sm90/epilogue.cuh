@@ -24,7 +24,7 @@ CONVT_DEVICE PiecePlace piece_place(const Params& p, int32_t piece) {
 }
 
 // Positions that a warp has staged, as rows of 1 << log_columns of them; or one after the other, from `position` of the
-// tile on, if they are gathered.
+// tile on, or of the batch, if they are gathered.
 struct Slab {
   int32_t image, row, column;  // of the first
   int32_t log_columns, count, position;
@@ -33,7 +33,8 @@ struct Slab {
   CONVT_DEVICE Slab(const Params& p, const Place& at, int32_t piece, int32_t first, int32_t positions, bool merged)
       : count(positions), position(piece * p.piece_columns + first) {
     if (p.gather) {
-      image = at.image, row = at.row, column = at.column, log_columns = 0;
+      // Whole rows begin with the first column; of positions in im2col, `at.column` is the tile's first one.
+      image = at.image, row = at.row, column = 0, log_columns = 0, position += at.column;
       return;
     }
     const PiecePlace place = piece_place(p, piece);

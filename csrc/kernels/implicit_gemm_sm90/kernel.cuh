@@ -68,6 +68,7 @@ void with_variant(Variant variant, const F& f) {
   if_it_is(std::integral_constant<Variant, Variant::boxes>{});
   if_it_is(std::integral_constant<Variant, Variant::channels>{});
   if_it_is(std::integral_constant<Variant, Variant::rows>{});
+  if_it_is(std::integral_constant<Variant, Variant::balanced>{});
 }
 
 template <Mode mode, int Row, Variant variant>
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(threads, 1) implicit_gemm_sm90_kernel(const __
   }
   if (thread == consumers + 64) prefetch(p.w, p.w_prefetch), prefetch(p.x, p.x_prefetch);
   make_barriers<mode, Row>(p, shared, barriers);
-  if constexpr (variant == Variant::general) clear_beyond_boxes<mode>(p, shared);
+  if constexpr (is_general(variant)) clear_beyond_boxes<mode>(p, shared);
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();

@@ -12,6 +12,7 @@ cudaError_t launch(const Plan& plan, const Problem& given, const Operands& opera
   Params& params = launch.params;
   // Without a map of x, threads bring the patch.
   if (uses_x_map(params)) params.copy_boxes = make_tensor_map(launch.x_map, params.x_map);
+  if (params.im2col && !params.copy_boxes) return cudaErrorNotSupported;
   if (uses_wide_x_map(params)) params.copy_boxes = make_tensor_map(launch.wide_x_map, params.wide_x_map);
   for (int32_t i = 0; i < y_map_count(params); ++i) {
     params.store_boxes = make_tensor_map(launch.y_maps[i], params.y_maps[i]);

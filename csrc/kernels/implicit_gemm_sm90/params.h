@@ -40,14 +40,14 @@ struct Params : CommonParams {
   RowBoxes row_boxes;     // if store_boxes, and rows are innermost in y
   bool channels_last;     // from the workspace, where the kernel before brings it, rounded
   int32_t units;          // of the grid: tiles of the same patch, one after the other; splits are units of their own
-  bool balanced;          // or all steps are shared out evenly, and a unit is a block's part of a tile
-  int32_t block_steps, more_steps;    // then: steps of a block, at least, and how many more there are in all
+  int32_t block_steps, more_steps;    // steps of a block that are shared out, at least, and how many more there are
   int32_t set_chunks;                 // of all tiles of a set of phases
   int32_t reuse;                      // tiles of a unit
   bool in_turn;                       // warpgroups that take tiles in turn multiply in turn
   int32_t last_count;                 // products of the last chunk of the reduction
   int32_t piece_columns, piece_rows;  // positions of a piece
   bool gather;                        // the inputs of each step for themselves
+  bool im2col;                        // and a tile is one row of positions, which follow each other in the batch
   bool steps_alike;                   // each is for all blocks of weights, and a shift of the patch
   int32_t reach_rows, reach_columns;  // of x, that the steps of a tile read
   int32_t x_row_step, y_row_step;     // rows from a position to the next
@@ -99,6 +99,7 @@ struct Launch {
   Params params;
   ChannelsLastParams channels_last;  // if params.channels_last
   uint32_t channels_last_grid;
+  bool balanced;               // all steps are shared out evenly, and a unit is a block's part of a tile
   bool y_in_order;             // a tile's sums are all of its rows of y
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
@@ -113,8 +114,8 @@ inline std::optional<Variant> variant_of(const Launch& launch, const Config& c, 
   const Params& p = launch.params;
   const bool special = p.gather || p.splits > 1;
   return variant_for(c, mode,
-                     {p.copy_boxes, p.rows_in_boxes, special, p.weights_in_place, p.store_boxes, p.channels_innermost,
-                      launch.y_in_order});
+                     {p.copy_boxes, p.rows_in_boxes, special, launch.balanced, p.weights_in_place, p.store_boxes,
+                      p.channels_innermost, launch.y_in_order});
 }
 
 // Whether weights are packed, or counters cleared.
@@ -191,7 +192,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
     make_channels_last(p, o, to, launch.channels_last, launch.channels_last_grid);
     x = to;
   }
-  launch.x_map = make_x_map(p, x, tile, patch);
+  launch.x_map = make_x_map(p, x, t, tile, patch);
   q.copy_boxes = copies_boxes(p, tile, launch.x_map), q.rows_in_boxes = tile.rows_in_boxes;
   q.wide_boxes = q.narrow_boxes = q.wide_bytes = q.narrow_bytes = 0;
   if (tile.rows_in_boxes) {
@@ -210,10 +211,10 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
         q.channels_innermost ? make_y_map(config, p, o.result, tile, i) : make_row_boxes_map(config, p, o.result, tile);
   }
   q.units = narrow(n.blocks * tile.splits / tile.reuse), q.reuse = tile.reuse;
-  q.balanced = tile.balanced_blocks > 0;
-  const int64_t steps = q.balanced ? all_steps(t, n) : 0;
+  launch.balanced = tile.balanced_blocks > 0;
+  const int64_t steps = launch.balanced ? all_steps(t, n) : 0;
   q.block_steps = narrow(steps / plan.grid), q.more_steps = narrow(steps % plan.grid);
-  q.set_chunks = narrow(q.balanced ? n.blocks / t.sets * n.chunks : 0);
+  q.set_chunks = narrow(launch.balanced ? n.blocks / t.sets * n.chunks : 0);
   const Mode mode = mode_of(p);
   q.last_count = narrow(ceil_div<int64_t>(p.in_channels_per_group() - (n.chunks - 1) * channels_of_chunk(mode),
                                           channels_of_fragment(mode)));
@@ -231,13 +232,20 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.reach_rows = q.x_row_step * (tile.rows - 1) + 1 + t.set[0].highest_row - t.set[0].lowest_row;
   // From where a patch begins.
   q.reach_columns = tile.columns + t.set[0].highest_column - first_column(t.set[0], patch_begin(p, tile));
-  q.gather = gathers(tile);
+  q.gather = gathers(tile), q.im2col = tile.im2col;
+  if (q.im2col) {
+    q.tile_images = q.batch, q.patch_pixels = tile.columns;
+    q.reach_rows += patch.rows - tile.rows, q.reach_columns += patch.columns - tile.columns;  // of whole images
+  }
   q.in_turn = multiplies_in_turn(shared, t, tile, n);
   q.steps_alike = !q.gather;
   for (int32_t s = 0; s < t.steps; ++s) q.steps_alike &= t.step[s].mask == (1u << config.rows()) - 1;
   if (q.gather) {
-    for (int32_t s = 0; s < t.steps; ++s) q.steps[s].offset = pack_shift(t.step[s].row, t.step[s].column);
-    while (!q.channels_innermost && tile.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;
+    // In im2col mode, from where the map begins.
+    const int32_t row = q.im2col ? t.set[0].lowest_row : 0, column = q.im2col ? t.set[0].lowest_column : 0;
+    for (int32_t s = 0; s < t.steps; ++s)
+      q.steps[s].offset = pack_shift(t.step[s].row - row, t.step[s].column - column);
+    while (!q.channels_innermost && patch.columns * tile.column_phases % q.store_width != 0) q.store_width /= 2;
   }
   q.x_prefetch = q.w_prefetch = {};
   if (!tile.channels_last) q.x_prefetch = make_prefetch(p, o.x, p.x_sizes(), p.x_strides, plan.grid);

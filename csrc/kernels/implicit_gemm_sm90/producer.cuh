@@ -73,31 +73,26 @@ CONVT_DEVICE int32_t first_chunk_of(const Params& p, int32_t block) {
   }
 }
 
-// The units of a block. Only the general kernel has code for parts of tiles.
-template <Variant variant>
-CONVT_DEVICE bool balanced(const Params& p) {
-  return variant == Variant::general && p.balanced;
-}
-
+// The units of a block.
 template <Variant variant>
 CONVT_DEVICE int32_t first_unit(const Params& p) {
   const auto block = static_cast<int32_t>(blockIdx.x);
-  return balanced<variant>(p) ? first_chunk_of(p, block) : block;
+  return variant == Variant::balanced ? first_chunk_of(p, block) : block;
 }
 
 template <Variant variant>
 CONVT_DEVICE int32_t units_end(const Params& p) {
-  return balanced<variant>(p) ? first_chunk_of(p, static_cast<int32_t>(blockIdx.x) + 1) : p.units;
+  return variant == Variant::balanced ? first_chunk_of(p, static_cast<int32_t>(blockIdx.x) + 1) : p.units;
 }
 
 template <Variant variant>
 CONVT_DEVICE int32_t next_unit(const Params& p, int32_t unit, int32_t end) {
-  return balanced<variant>(p) ? smaller(unit - unit % p.chunks + p.chunks, end) : next_unit(p, unit);
+  return variant == Variant::balanced ? smaller(unit - unit % p.chunks + p.chunks, end) : next_unit(p, unit);
 }
 
 template <Variant variant>
 CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
-  if (!balanced<variant>(p)) return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
+  if constexpr (variant != Variant::balanced) return place_of(p, static_cast<uint32_t>(unit * p.reuse + tile));
   const int32_t set = unit / p.set_chunks;
   auto at = static_cast<uint32_t>((unit - set * p.set_chunks) / p.chunks);
   const uint32_t rest = p.by_channels.divide(at) * p.by_splits.divisor;
@@ -111,29 +106,33 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t unit, int32_t tile) {
 struct Parts {
   int32_t part, count;
   int64_t first;
-  bool balanced;
 
-  CONVT_DEVICE int64_t at(int32_t k) const { return first + (balanced ? larger(2 * k - 1, 0) : k); }
+  template <Variant variant>
+  CONVT_DEVICE int64_t at(int32_t k) const {
+    return first + (variant == Variant::balanced ? larger(2 * k - 1, 0) : k);
+  }
 };
 
 // A block may have a part of the tile that it begins with, which an earlier block began, and one of another that it
 // begins itself.
 template <Variant variant>
 CONVT_DEVICE Parts parts_of(const Params& p, const Place& at, int32_t unit, const Chunks& chunks) {
-  if (variant != Variant::general) return {0, 1, 0, false};
-  if (!balanced<variant>(p)) return {at.split, p.splits, static_cast<int64_t>(at.reduction) * p.splits, false};
+  if constexpr (!is_general(variant)) return {0, 1, 0};
+  if constexpr (variant == Variant::general) {
+    return {at.split, p.splits, static_cast<int64_t>(at.reduction) * p.splits};
+  }
   const int32_t tile = unit - chunks.first, block = static_cast<int32_t>(blockIdx.x);
   int32_t first = block, last = block;
 #pragma unroll 1
   while (first_chunk_of(p, first) > tile) --first;
 #pragma unroll 1
   while (first_chunk_of(p, last + 1) < tile + p.chunks) ++last;
-  return {block - first, last - first + 1, 2 * first, true};
+  return {block - first, last - first + 1, 2 * first};
 }
 
 template <Variant variant>
 CONVT_DEVICE Chunks chunks_of(const Params& p, const Place& at, int32_t unit, int32_t end) {
-  if (!balanced<variant>(p)) return chunks_of(p, at);
+  if constexpr (variant != Variant::balanced) return chunks_of(p, at);
   const int32_t first = unit % p.chunks;
   return {first, smaller(p.chunks, first + end - unit)};
 }
@@ -537,7 +536,7 @@ CONVT_DEVICE void round_regions(const Params& p, const Filler& f, device::Shared
 
 // Whether some step of a tile may read beyond an edge of the image.
 CONVT_DEVICE bool reaches_outside(const Params& p, const Place& at, const DeviceSet& set) {
-  const int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
+  const int32_t row = at.row + set.origin_row, column = (p.im2col ? 0 : at.column) + set.origin_column;
   return row < 0 || row + p.reach_rows > p.h.in || column < 0 || column + p.reach_columns > p.v.in;
 }
 
@@ -553,7 +552,7 @@ CONVT_DEVICE void for_each_chunk(const Params& p, const Fill& fill) {
   }
 }
 
-template <Mode mode, Fill fill>
+template <Mode mode, Variant variant, Fill fill>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr bool wide = rounds<mode>, copies = wide || fill != Fill::elements;
@@ -585,7 +584,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     if (filler.lane == 0) device::mbarrier_arrive(barriers.patch_full(copied));
     copied = -1;
   };
-  for_each_chunk<Variant::general>(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
+  for_each_chunk<variant>(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     // Where the patch's pixels are in x, from its first image and channel.
     device::named_barrier(1, fillers);
     bool outside = p.gather && reaches_outside(p, at, set);
@@ -793,9 +792,9 @@ CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32
 // A warp's part where the copy engine brings the patches.
 template <Mode mode, Variant variant>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool general = variant == Variant::general, may_prepare = general || variant == Variant::rows;
+  constexpr bool general = is_general(variant), may_prepare = general || variant == Variant::rows;
   const bool prepared = may_prepare && prepares_boxes<mode>(p), rows = may_prepare && p.rows_in_boxes,
-             gather = general && p.gather;
+             gather = general && p.gather, im2col = general && p.im2col;
   if (p.channels_last) device::wait_for_previous_kernel();
   auto* const edges = reinterpret_cast<uint32_t*>(shared + words_at);
   const device::SharedAddress patches = device::dynamic_shared_address() + static_cast<uint32_t>(p.patches_at);
@@ -806,12 +805,19 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
   device::Ring ring;
   for_each_chunk<variant>(p, [&](const Place& at, const DeviceSet& set, const Chunks& chunks) {
     const bool outside = reaches_outside(p, at, set);
-    int32_t row = at.row + set.origin_row, column = at.column + set.origin_column;
+    int32_t row = at.row + set.origin_row, column = at.column + set.origin_column, image = at.image;
+    uint32_t shift = 0;
+    if (im2col) {
+      auto first = static_cast<uint32_t>(at.column);
+      uint32_t next = p.by_patch_columns.divide(first);
+      image = at.group * p.batch + static_cast<int32_t>(p.by_patch_rows.divide(next));
+      row = static_cast<int32_t>(next) + set.origin_row, column = static_cast<int32_t>(first) + set.origin_column;
+    }
     for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
       for (int32_t step = 0; step < (gather ? set.steps : 1); ++step) {
         if (gather) {
-          const uint32_t shift = p.steps[set.first_step + step].offset;
-          row = at.row + row_of(shift), column = at.column + column_of(shift);
+          shift = p.steps[set.first_step + step].offset;
+          if (!im2col) row = at.row + row_of(shift), column = at.column + column_of(shift);
         }
         device::mbarrier_wait(barriers.patch_empty(ring.stage), ring.parity ^ 1);
         if (device::elect()) {
@@ -827,9 +833,16 @@ CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barri
 #pragma unroll
             for (int32_t part = 0; part < parts_of(mode); ++part) {
               if (part == parts) break;
-              const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, at.image,
+              const device::SharedAddress to = stage + static_cast<uint32_t>(part * p.patch_part_bytes);
+              if (im2col) {
+                const int32_t place[] = {chunk * channels_of_chunk(mode), column, row,
+                                         part * p.groups * p.batch + image};
+                device::im2col_load(to, p.x_map, place, column_of(shift), row_of(shift), there);
+                continue;
+              }
+              const int32_t place[tensor_map_rank] = {chunk * channels_of_chunk(mode), column, row, image,
                                                       part * p.groups + at.group};
-              device::box_load(stage + static_cast<uint32_t>(part * p.patch_part_bytes), p.x_map, place, there);
+              device::box_load(to, p.x_map, place, there);
             }
           }
         }
@@ -896,7 +909,7 @@ CONVT_DEVICE uint32_t patch_arrivals(const Params& p) {
 template <Mode mode, Variant variant>
 CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Barriers& barriers) {
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32 - consumers / 32 - 1;
-  if constexpr (variant != Variant::general) {
+  if constexpr (!is_general(variant)) {
     if (warp == 0) {
       copy_boxes<mode, variant>(p, shared, barriers);
     } else if (variant == Variant::rows && p.rows_in_boxes) {
@@ -911,11 +924,11 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
       transpose_weights(p, barriers);
     }
   } else if (p.fill == Fill::channels) {
-    fill_patches<mode, Fill::channels>(p, shared, barriers);
+    fill_patches<mode, variant, Fill::channels>(p, shared, barriers);
   } else if (p.fill == Fill::rows) {
-    fill_patches<mode, Fill::rows>(p, shared, barriers);
+    fill_patches<mode, variant, Fill::rows>(p, shared, barriers);
   } else {
-    fill_patches<mode, Fill::elements>(p, shared, barriers);
+    fill_patches<mode, variant, Fill::elements>(p, shared, barriers);
   }
 }
 

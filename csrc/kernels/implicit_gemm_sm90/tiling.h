@@ -41,7 +41,8 @@ inline Refusal make_tables(const Config& config, const Problem& p, int32_t colum
 constexpr int32_t channels_of_chunk(Mode m) { return row_bytes / k_bytes * channels_of_fragment(m); }
 
 // Positions of small images lie one after the other, so that no product has rows that are shorter than its pieces. The
-// inputs of a step are gathered then for themselves: a tap is no shift of others.
+// inputs of a step are gathered then for themselves: a tap is no shift of others. A tile has whole rows of positions;
+// or if the copy engine brings x in its im2col mode, so many positions of the batch, whichever they are, as one row.
 constexpr bool gathers(const GemmTile& tile) { return tile.piece_rows == 0; }
 inline constexpr int32_t gathers_less_than = 1 << 14;  // rows, columns, and their shifts
 
@@ -95,6 +96,10 @@ inline Patch make_patch(const Config& config, const Problem& p, const Tables& t,
   Patch patch{};
   if (gathers(tile)) {
     patch.rows = tile.rows, patch.columns = tile.columns;
+    if (tile.im2col) {  // of an image
+      patch.rows = static_cast<int32_t>(ceil_div(p.out_h, p.stride_h));
+      patch.columns = static_cast<int32_t>(ceil_div(p.out_w, p.stride_w));
+    }
     patch.pixels = ceil_div(config.columns(), region_pixels) * region_pixels;
     patch.bytes = pixel_bytes * patch.pixels;
     return patch;
@@ -211,8 +216,9 @@ inline int64_t channels_last_elements(const Problem& p) {  // of a part
 }
 
 // Unless its rows are in boxes, x as [group][image][row][column][channel], or all groups of each part if it is in the
-// workspace, in boxes of a part of a patch.
-inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTile& tile, const Patch& patch) {
+// workspace, in boxes of a part of a patch. For im2col, groups and parts are images.
+inline TensorMapLayout make_x_map(const Problem& p, const void* x, const Tables& t, const GemmTile& tile,
+                                  const Patch& patch) {
   if (tile.rows_in_boxes) return make_rows_map(p, x, region_pixels);
   const int64_t bytes = element_size(p.dtype), channels = p.in_channels_per_group();
   int64_t groups = p.groups, column = p.x_strides[3], row = p.x_strides[2], image = p.x_strides[0], group = channels;
@@ -221,6 +227,22 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, const GemmTil
     column = padded_channels(p), row = p.in_w * column, image = p.in_h * row, group = p.batch * image;
   }
   const auto stride = [&](int64_t size, int64_t elements) { return map_stride(size, elements * bytes); };
+  if (tile.im2col) {
+    const PhaseSet& set = t.set[0];  // as all
+    const int64_t images = tile.channels_last ? checked_mul(p.batch, groups) : p.batch;
+    TensorMapLayout map{x,
+                        static_cast<int32_t>(bytes),
+                        {channels, p.in_w, p.in_h, images, 1},
+                        {stride(p.in_w, column), stride(p.in_h, row), stride(images, image), map_stride(1, 0)},
+                        {static_cast<int32_t>(row_bytes / bytes), tile.columns, 1, 1, 1},
+                        row_bytes,
+                        mode_of(p) == Mode::tf32,
+                        true};
+    const auto narrow = [](int64_t v) { return static_cast<int16_t>(std::clamp<int64_t>(v, -4096, 4096)); };
+    map.lower[0] = narrow(set.lowest_column), map.upper[0] = narrow(set.lowest_column + patch.columns - p.in_w);
+    map.lower[1] = narrow(set.lowest_row), map.upper[1] = narrow(set.lowest_row + patch.rows - p.in_h);
+    return map;
+  }
   return {x,
           static_cast<int32_t>(bytes),
           {channels, p.in_w, p.in_h, p.batch, groups},
@@ -329,6 +351,7 @@ inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Table
 
 // Whether the copy engine may bring patches by `x_map`, which make_x_map() has made.
 inline bool copies_boxes(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
+  if (tile.im2col && !tile.channels_last && p.groups > 1) return false;
   return (tile.rows_in_boxes || tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
 }
 

@@ -42,6 +42,17 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
+// Whether the copy engine may bring gathered positions in im2col mode, as far as shapes tell: steps are shifts, and
+// positions are counted in 32 bits.
+bool may_bring_im2col(const Problem& p, const family::Tables& t) {
+  const family::PhaseSet& set = t.set[0];
+  const int64_t positions =
+      checked_mul(p.batch, checked_mul(ceil_div(p.out_h, p.stride_h), ceil_div(p.out_w, p.stride_w)));
+  return set.highest_row - set.lowest_row < im2col_most_shift &&
+         set.highest_column - set.lowest_column < im2col_most_shift && positions < int64_t{1} << 30 &&
+         checked_mul(p.batch, p.groups) < int64_t{1} << 29;
+}
+
 // Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32 or split
 // into two such numbers; and how many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
@@ -122,20 +133,19 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // The constants of this model are fitted to a sweep of all layers by every configuration on an H200.
   // Boxes cost their reading, and two warps' transposing of rows. Otherwise three warps copy, which waits for each line
   // of memory, and unless channels are innermost bring into order. Two parts are split and stored twice.
-  const bool innermost = family::copies_boxes(p, tile, family::make_x_map(p, nullptr, tile, patch));
+  const TensorMapLayout x_map = family::make_x_map(p, nullptr, t, tile, patch);
+  const bool innermost = family::copies_boxes(p, tile, x_map);
   if (tile.channels_last && !innermost) return;
+  if (tile.im2col && !(innermost && (tile.channels_last || p.x_aligned))) return;
   const bool y_innermost = family::channels_innermost(p), y_boxes = family::stores_boxes(config, p, nullptr, t, tile);
   const bool y_in_order = !y_innermost && family::in_order(config, t, tile);
   const auto compiled = [&](int32_t splits) {
     const bool special = gathers || splits > 1, x_boxes = innermost && (tile.channels_last || p.x_aligned);
-    const family::Needs needs{x_boxes, tile.rows_in_boxes, special,   tile.weights_in_place,
+    const family::Needs needs{x_boxes, tile.rows_in_boxes, special,   tile.balanced_blocks > 0, tile.weights_in_place,
                               y_boxes, y_innermost,        y_in_order};
     return family::variant_for(config, mode, needs).has_value();
   };
-  if (tile.weights_in_place && mode == Mode::tf32 &&
-      !family::may_transpose_weights(p, tile, family::make_x_map(p, nullptr, tile, patch))) {
-    return;
-  }
+  if (tile.weights_in_place && mode == Mode::tf32 && !family::may_transpose_weights(p, tile, x_map)) return;
   const double regions = static_cast<double>(patch.pixels) / family::region_pixels;
   const double lines = static_cast<double>(tile.images) * patch.rows * chunk * (patch.columns * element / 128 + 1);
   const bool elements = implicit_gemm::fill_of(p, nullptr, family::patch_begin(p, tile)) == Fill::elements;
@@ -293,9 +303,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
       const bool quick = boxes_alone && !brief;
       // Warps that split x into its parts share the memory with the products.
       // Blocks that begin anywhere in a tile do not read the same inputs and weights at the same time.
-      const double shares = (ieee && innermost && !tile.channels_last ? 1.05 : 1) * (!balanced ? 1
-                                                                                     : ieee    ? 1.05
-                                                                                               : 1.15);
+      const double shares = (ieee && innermost && !tile.channels_last ? 1.05 : 1) * (balanced ? 1.05 : 1);
       const auto seconds_if = [&](double uneven) {
         const double main = uneven * mean, both = main + store;
         const double turn = in_turn ? std::max(main, (quick ? 0.89 : 0.9) * both)
@@ -374,8 +382,6 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   }
   if (!phases.refusal.empty()) return refused(phases.refusal);
   if (way.form == Form::gathered) {
-    if (ceil_div(p.out_w, p.stride_w) > config.columns())
-      return refused("gathers images of no more columns than a tile");
     if (!may_gather(p, phases.stacked[0])) return refused("gathers images and kernels of fewer rows and columns");
   }
   Choice best;
@@ -386,12 +392,19 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // Small images: all positions of a row, of as many rows and images as a tile has positions for.
   const int64_t all_rows = ceil_div(p.out_h, p.stride_h), all_columns = ceil_div(p.out_w, p.stride_w);
   const auto consider_gathered = [&](const family::Tables& t) {
-    tile.piece_rows = 0;
-    tile.columns = static_cast<int32_t>(all_columns);
-    tile.rows = static_cast<int32_t>(std::min(all_rows, config.columns() / all_columns));
-    tile.images =
-        tile.rows < all_rows ? 1 : static_cast<int32_t>(std::min(p.batch, config.columns() / (all_rows * all_columns)));
-    consider(p, device, config, t, tile, best);
+    tile.piece_rows = 0, tile.im2col = false;
+    if (all_columns <= config.columns()) {
+      tile.columns = static_cast<int32_t>(all_columns);
+      tile.rows = static_cast<int32_t>(std::min(all_rows, config.columns() / all_columns));
+      tile.images = tile.rows < all_rows
+                        ? 1
+                        : static_cast<int32_t>(std::min(p.batch, config.columns() / (all_rows * all_columns)));
+      consider(p, device, config, t, tile, best);
+    }
+    if (may_bring_im2col(p, t)) {
+      tile.im2col = true, tile.images = tile.rows = 1, tile.columns = config.columns();
+      consider(p, device, config, t, tile, best);
+    }
   };
   const auto consider_tiles = [&](const family::Tables& t) {
     if (way.form == Form::gathered) return consider_gathered(t);
@@ -418,6 +431,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
     }
   }
   if (best.grid == 0) {
+    if (way.form == Form::gathered && all_columns > config.columns()) {
+      return refused("gathers images of no more columns than a tile, unless the copy engine brings x in im2col mode");
+    }
     return refused(family::has_variant(config, family::mode_of(p), family::Variant::general)
                        ? "needs more shared memory than a block has"
                        : "is compiled for boxes of x and whole rows of y, without gathering and splits");
