@@ -58,11 +58,11 @@ bool run(DataType dtype, int32_t row) {
       plan.workspace_bytes = family::copied_bytes(p);
       plan.grid = 1;
     }
+    const family::Tiling tiling = family::make_tiling(family::configs[row], p, plan.workspace_bytes > 0);
+    if (pick(0, 1) == 0) plan.cut[0] = static_cast<int32_t>(pick(1, tiling.output_tiles));
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     family::Params& params = launch.params;
-    const family::Tiling tiling = family::make_tiling(family::configs[row], p, params.copies_x);
-    if (pick(0, 1) == 0) family::set_bands(params, tiling, pick(1, tiling.output_tiles));
     if (params.copies_x) {
       simt::launch(dim3(static_cast<unsigned>(copy_blocks(launch.copy))), dim3(copy_threads), 0,
                    [&] { copy_rows_kernel<uint16_t>(launch.copy); });

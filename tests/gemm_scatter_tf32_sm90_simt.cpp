@@ -55,14 +55,15 @@ bool run(int32_t row) {
       plan.workspace_bytes += family::copied_bytes(p);
       plan.grid = 1;
     }
+    const bool copies = plan.workspace_bytes > packed;
+    const family::Tiling tiling = family::make_tiling(family::configs[row], p, copies);
+    if (pick(0, 1) == 0) plan.cut[0] = static_cast<int32_t>(pick(1, tiling.output_tiles));
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     simt::launch(dim3(static_cast<unsigned>(launch.prepare_grid)), dim3(family::prepare_threads),
                  family::prepare_shared_bytes, [&] { family::prepare_kernel(launch.prepare); });
     family::Params& params = launch.params;
-    const family::Tiling tiling = family::make_tiling(family::configs[row], p, plan.workspace_bytes > packed);
-    if (pick(0, 1) == 0) family::set_bands(params, tiling, pick(1, tiling.output_tiles));
     params.x_map = device::make_tensor_map(launch.x_map);
     const int32_t unit = family::unit_of(p.kernel_w);
     const bool last = family::is_channels_last(p);
@@ -77,7 +78,6 @@ bool run(int32_t row) {
     } else {
       launch_row<false, 4>(plan, params);
     }
-    const bool copies = plan.workspace_bytes > packed;
     copied += copies, ++vectors[params.vector], ++units[last ? 0 : unit];
     const std::string what = configuration + (copies ? ", copied" : "") + (last ? ", channels_last" : "") +
                              ", units of " + std::to_string(unit) + ", vectors of " + std::to_string(params.vector);

@@ -15,11 +15,6 @@ constexpr int32_t box_side(int64_t element_bytes) { return row_bytes / static_ca
 inline constexpr int32_t most_stages = 8;
 inline constexpr int32_t shared_bytes_limit = 227 * 1024;
 
-// Weights that are more than half of L2 are taken a band of outputs after the other: they are read from memory once
-// then, and x once a band. Otherwise they all stay there while x is read once.
-inline constexpr int64_t half_of_l2 = 24 << 20;
-inline constexpr int64_t most_band_bytes = half_of_l2 / 2;
-
 // A family says of its configurations how many bytes a stage has, and everything that is after the stages.
 template <class Config>
 constexpr int32_t stages_of(const Config& c) {

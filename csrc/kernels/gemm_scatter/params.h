@@ -1,6 +1,7 @@
 // What the kernels of both families are given alike.
 #pragma once
 
+#include "../../plan/plan.h"
 #include "../copy_rows.h"
 #include "../divisor.h"
 #include "../operands.h"
@@ -8,18 +9,9 @@
 
 namespace convt::gemm_scatter {
 
-// The order of tiles: those of a band of `band` tiles of outputs after those of another.
-template <class Params>
-void set_bands(Params& q, const Tiling& t, int64_t band) {
-  const int64_t bands = ceil_div(t.output_tiles, band);
-  q.group_tiles = Divisor(t.output_tiles * t.segment_tiles), q.band_tiles = Divisor(band * t.segment_tiles);
-  q.band_outputs = Divisor(band), q.last_outputs = Divisor(t.output_tiles - (bands - 1) * band);
-  q.last_band = static_cast<uint32_t>(bands - 1);
-}
-
 // Of a family's parameters, those that the other one has, too.
 template <class Params>
-void set_common(Params& q, const Problem& p, const Operands& o, const Tiling& t) {
+void set_common(Params& q, const Plan& plan, const Problem& p, const Operands& o, const Tiling& t) {
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   q.y = static_cast<decltype(q.y)>(o.result);
   q.bias = p.has_bias ? static_cast<decltype(q.bias)>(o.bias) : nullptr;
@@ -28,7 +20,11 @@ void set_common(Params& q, const Problem& p, const Operands& o, const Tiling& t)
   q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
   q.outputs = narrow(outputs_of_position(p)), q.positions = narrow(t.positions), q.rows = narrow(t.rows);
   q.out_channels = narrow(p.out_channels_per_group()), q.kernel_h = narrow(p.kernel_h);
-  set_bands(q, t, t.band);
+  // Tiles of a band of outputs come after those of another.
+  const int64_t band = plan.cut[0], bands = ceil_div(t.output_tiles, band);
+  q.group_tiles = Divisor(t.output_tiles * t.segment_tiles), q.band_tiles = Divisor(band * t.segment_tiles);
+  q.band_outputs = Divisor(band), q.last_outputs = Divisor(t.output_tiles - (bands - 1) * band);
+  q.last_band = static_cast<uint32_t>(bands - 1);
   q.segments = Divisor(t.segments), q.image = Divisor(p.in_h * p.in_w), q.width = Divisor(p.in_w);
   q.taps = Divisor(is_channels_last(p) ? p.out_channels : p.kernel_h * p.kernel_w);
   q.by_rows = Divisor(row_outputs(p));

@@ -17,7 +17,6 @@ inline int64_t row_outputs(const Problem& p) {
 struct Tiling {
   int64_t rows = 0, positions = 0, segments = 0;  // of them
   int64_t output_tiles = 0, segment_tiles = 0;
-  int64_t band = 0;    // tiles of outputs, of which the last band may have fewer
   int64_t chunks = 0;  // of as many input channels as a box has
   int64_t tiles = 0;
 };
@@ -32,9 +31,6 @@ inline Tiling make_tiling(const Problem& p, int32_t outputs, int32_t positions, 
   t.segments = ceil_div<int64_t>(t.positions, side);
   t.output_tiles = ceil_div<int64_t>(outputs_of_position(p), outputs);
   t.segment_tiles = ceil_div<int64_t>(checked_mul(t.rows, t.segments), positions / side);
-  const int64_t w_bytes = checked_mul(p.in_channels_per_group(), outputs_of_position(p) * element_size(p.dtype));
-  const int64_t bands = w_bytes <= half_of_l2 ? 1 : std::min(t.output_tiles, ceil_div(w_bytes, most_band_bytes));
-  t.band = ceil_div(t.output_tiles, bands);
   t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), side);
   t.tiles = checked_mul(checked_mul(t.output_tiles, t.segment_tiles), p.groups);
   return t;

@@ -50,9 +50,20 @@ inline double work_of_tiles(double tiles, double main, double store, bool altern
   return alternate && tiles > 1 ? tiles * std::max(main, (main + store) / 2) + store / 2 : tiles * (main + store);
 }
 
+// Weights that are more than two fifths of L2 are taken a band of outputs after the other, a fifth of L2 each: they are
+// read from memory once then, and x once a band. Otherwise they all stay there while x is read once. So many tiles of
+// outputs are a band; the last one may have fewer.
+inline int64_t band_of(const Problem& p, const DeviceInfo& device, const gemm_scatter::Tiling& t) {
+  const int64_t w_bytes =
+      checked_mul(p.in_channels_per_group(), gemm_scatter::outputs_of_position(p) * element_size(p.dtype));
+  const int64_t bands =
+      5 * w_bytes <= 2 * device.l2_bytes ? 1 : std::min(t.output_tiles, ceil_div(w_bytes, device.l2_bytes / 5));
+  return ceil_div(t.output_tiles, bands);
+}
+
 // What memory transfers: each band of outputs reads x.
-inline double transferred_bytes(const Problem& p, const gemm_scatter::Tiling& t) {
-  const int64_t again = ceil_div(t.output_tiles, t.band) - 1;
+inline double transferred_bytes(const Problem& p, const gemm_scatter::Tiling& t, int64_t band) {
+  const int64_t again = ceil_div(t.output_tiles, band) - 1;
   return static_cast<double>(p.compulsory_bytes()) +
          static_cast<double>(again) * static_cast<double>(element_size(p.dtype) * p.x_elements());
 }

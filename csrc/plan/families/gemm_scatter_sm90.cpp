@@ -47,6 +47,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
+  const int64_t band = band_of(p, device, t);
+  c.plan.cut[0] = static_cast<int32_t>(band);
   c.plan.workspace_bytes = copies_x ? family::copied_bytes(p) : 0;
 
   const auto number = [](auto n) { return static_cast<double>(n); };
@@ -64,7 +66,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
                            (family::writes_whole_rows(p) ? 1.1 : 1);
   const double store = (1100 + number(config.group_rows() * config.columns) * of_output) * clock;
   const double work = work_of_tiles(waves, main, store, config.alternate);
-  const double memory = transferred_bytes(p, t) / device.bandwidth;
+  const double memory = transferred_bytes(p, t, band) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = family::position_stride(p) > 1 ? 16 : 1;
   const double copying = copies_x ? copying_seconds(device, (spread + 1) / 2 * number(2 * p.x_elements())) : 0;

@@ -43,6 +43,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
+  const int64_t band = band_of(p, device, t);
+  c.plan.cut[0] = static_cast<int32_t>(band);
   c.plan.workspace_bytes = family::packed_bytes(p, t) + (copies_x ? family::copied_bytes(p) : 0);
 
   const auto number = [](auto n) { return static_cast<double>(n); };
@@ -57,7 +59,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double there = std::min(1.0, number(family::outputs_of_position(p)) / config.columns);
   const double store = 520 + elements * of_output * there;
   const double work = clock * work_of_tiles(waves, main, store, config.alternate);
-  const double memory = 1.25 * transferred_bytes(p, t) / device.bandwidth;
+  const double memory = 1.25 * transferred_bytes(p, t, band) / device.bandwidth;
   // Elements of positions that are not side by side are a sector of memory each.
   const double spread = family::position_stride(p) > 1 ? 8 : 1;
   const double copying = copies_x ? copying_seconds(device, (spread + 1) / 2 * number(4 * p.x_elements())) : 0;
