@@ -81,7 +81,7 @@ enum class Source {
 enum class Form {
   lines,     // of one row
   squares,   // of as many rows of 8 as there are
-  gathered,  // all of them, one row after the other, of small images: inputs are gathered, a tap is no shift
+  gathered,  // all of them, one row after the other: inputs are gathered, a tap is no shift
 };
 // The planner has a candidate of each of these, because what is between them is measured better than it is modelled.
 struct Way {
