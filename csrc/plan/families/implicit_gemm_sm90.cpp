@@ -184,7 +184,7 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   // which a tile has a part are worse.
   const bool squares = !gathers && tile.piece_rows > 1;
   const bool merged = squares && tile.columns % 16 == 0 && family::merges_pieces(config, element_size(p.dtype));
-  const int32_t columns_together = squares ? (merged ? 16 : 8) : tile.columns;
+  const int32_t columns_together = squares ? (merged ? 16 : 8) : tile.im2col ? patch.columns : tile.columns;
   double again = 0;  // writing, in times that of y
   const double visits = static_cast<double>(p.stride_w) / tile.column_phases;
   if (y_innermost) {
@@ -195,8 +195,14 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     const double row_part = part_columns * element, shared = sectors_of_parts(p, part_columns) - 1;
     again = 3.8 * shared * shared + (visits > 1 ? 3.4 * std::pow(visits - 1, 0.9) * (1 + 46 / row_part) : 8 / row_part);
   }
-  const double traffic =
-      static_cast<double>(p.compulsory_bytes()) + again * element * static_cast<double>(p.y_elements());
+  // Weights that do not stay in L2 are read from memory by each wave of blocks: those of all channels and phases that
+  // one has at the same positions.
+  const double w_bytes = static_cast<double>(n.fragments) * family::block_bytes * parts;
+  const double of_positions = static_cast<double>(n.channels * t.sets * p.groups);
+  const double passes = static_cast<double>(n.blocks) / std::max(of_positions, cores);
+  const double weights_again = 5 * w_bytes > 2.0 * static_cast<double>(device.l2_bytes) ? std::max(passes - 1, 0.0) : 0;
+  const double traffic = static_cast<double>(p.compulsory_bytes()) +
+                         again * element * static_cast<double>(p.y_elements()) + weights_again * w_bytes;
   // Of the memory's rate.
   const double bytes_of_lane = element * implicit_gemm::store_width(p, nullptr, tile, n.columns);
   const double store_rate = y_innermost ? 0.66 : bytes_of_lane > 2 ? 0.92 : 0.48;
