@@ -1,39 +1,16 @@
 // Random problems through the large-stride kernels on the CPU, by tests/simt: every configuration, element type and
 // layout. Usage: large_stride_simt SEED PROBLEMS
 #define SIMT_MAIN
-#include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <random>
-#include <vector>
 
 #include "kernels/large_stride/tile.cuh"
 #include "plan/planner.h"
+#include "simt_problem.h"
 
 namespace convt {
 namespace {
 
-std::mt19937 generator;
 int refused = 0;
-int64_t pick(int64_t lowest, int64_t highest) {
-  return std::uniform_int_distribution<int64_t>(lowest, highest)(generator);
-}
-
-Strides dense(const std::array<int64_t, 4>& s, bool channels_last) {
-  return channels_last ? Strides{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]}
-                       : Strides{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1};
-}
-
-// The elements of a tensor with this stride pattern, gaps included.
-int64_t reach(const std::array<int64_t, 4>& sizes, const Strides& strides) {
-  int64_t last = 0;
-  for (int d = 0; d < 4; ++d) last += (sizes[d] - 1) * strides[d];
-  return last + 1;
-}
-
-int64_t at(const Strides& s, int64_t a, int64_t b, int64_t c, int64_t d) {
-  return a * s[0] + b * s[1] + c * s[2] + d * s[3];
-}
 
 Problem random_problem(const large_stride::Config& config) {
   Problem p;
@@ -87,60 +64,20 @@ Problem random_tiled_problem() {
 // What a configuration does with a problem, against float64.
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
-  const large_stride::Config& c = large_stride::configs[row];
-  constexpr bool single = sizeof(Scalar) == 4;
-  Problem p = c.tile_columns > 0 ? random_tiled_problem() : random_problem(c);
-  p.dtype = single ? DataType::float32 : std::is_same_v<Scalar, Float16> ? DataType::float16 : DataType::bfloat16;
-  p.precision = Strict ? Precision::ieee : Precision::tf32;
-  const bool channels_last = pick(0, 1) == 1;
-  p.x_strides = dense(p.x_sizes(), channels_last);
-  p.w_strides = dense(p.w_sizes(), pick(0, 2) == 0);
-  p.y_strides = dense(p.y_sizes(), pick(0, 3) == 0 ? !channels_last : channels_last);
-  // A slice of a larger tensor.
-  if (pick(0, 3) == 0)
-    p.x_strides[channels_last ? 3 : 2] += pick(0, 1) == 0 ? 4 : pick(1, 3),
-        p.x_strides[2] += channels_last ? p.in_w * 8 : 0, p.x_strides[1] += channels_last ? 0 : p.in_h * 8,
-        p.x_strides[0] *= 9;
-  p.has_bias = pick(0, 1) == 1;
-  p.bias_stride = pick(1, 2);
-  const bool aligned = pick(0, 2) != 0;
-  const auto offset = [&] { return aligned ? pick(-1, 0) : pick(0, 5); };
-  const int64_t x_reach = reach(p.x_sizes(), p.x_strides), w_reach = reach(p.w_sizes(), p.w_strides),
-                y_reach = reach(p.y_sizes(), p.y_strides), b_reach = p.out_channels * p.bias_stride;
-  const auto low = [] { return pick(0, 3) == 0; };
-  simt::Buffer<Scalar> x(x_reach, offset(), low()), w(w_reach, offset(), low()), b(b_reach, offset()),
-      y(y_reach, offset(), low());
-  std::normal_distribution<float> normal;
-  const auto fill = [&](Scalar* data, const std::array<int64_t, 4>& n, const Strides& s) {
-    for (int64_t i = 0; i < n[0]; ++i) {
-      for (int64_t j = 0; j < n[1]; ++j) {
-        for (int64_t k = 0; k < n[2]; ++k) {
-          for (int64_t l = 0; l < n[3]; ++l) data[at(s, i, j, k, l)] = from_float<Scalar>(normal(generator));
-        }
-      }
-    }
-  };
-  fill(x.data, p.x_sizes(), p.x_strides), fill(w.data, p.w_sizes(), p.w_strides);
-  for (int64_t i = 0; i < b_reach; ++i) b.data[i] = from_float<Scalar>(normal(generator));
-  // Now and then a value that is not finite: it must reach exactly what a tap connects it with.
-  const bool spoilt = pick(0, 3) == 0;
-  if (spoilt) {
-    Scalar* data = pick(0, 1) == 0 ? x.data : w.data;
-    const auto sizes = data == x.data ? p.x_sizes() : p.w_sizes();
-    const auto& strides = data == x.data ? p.x_strides : p.w_strides;
-    int64_t i[4];
-    for (int d = 0; d < 4; ++d) i[d] = pick(0, 1) == 0 ? pick(0, 1) * (sizes[d] - 1) : pick(0, sizes[d] - 1);
-    data[at(strides, i[0], i[1], i[2], i[3])] = from_float<Scalar>(pick(0, 1) == 0 ? HUGE_VALF : NAN);
-  }
+  const large_stride::Config& config = large_stride::configs[row];
+  Problem p = config.tile_columns > 0 ? random_tiled_problem() : random_problem(config);
+  p.dtype = data_type<Scalar>, p.precision = Strict ? Precision::ieee : Precision::tf32;
+  lay_out(p);
+  const Case<Scalar> c(p);
 
-  const std::string name = std::string("large_stride/") + c.name;
+  const std::string name = std::string("large_stride/") + config.name;
   Plan plan;
   try {
     plan = make_forced_plan(p, *find_device("h200"), name);
   } catch (const std::invalid_argument& e) {
     const std::string reason = e.what();
     if (reason.find("bytes of shared memory") != std::string::npos ||
-        !large_stride::compiled(c, Strict, sizeof(Scalar))) {
+        !large_stride::compiled(config, Strict, sizeof(Scalar))) {
       ++refused;
       return true;
     }
@@ -148,27 +85,27 @@ bool run(int32_t row) {
     return false;
   }
   const auto launch = [&]<int Row>() {
-    constexpr large_stride::Config config = large_stride::configs[Row];
-    if constexpr (config.tile_columns > 0 && large_stride::compiled(config, Strict, sizeof(Scalar))) {
-      const large_stride::TileTiling tiling = large_stride::choose_tiles(p, config);
+    constexpr large_stride::Config its = large_stride::configs[Row];
+    if constexpr (its.tile_columns > 0 && large_stride::compiled(its, Strict, sizeof(Scalar))) {
+      const large_stride::TileTiling tiling = large_stride::choose_tiles(p, its);
       if (pick(0, 1) == 1) plan.cut[0] = static_cast<int32_t>(pick(1, 5));
       plan.grid = tiling.tiles * plan.cut[0];
-      plan.workspace_bytes = tiling.workspace_bytes(config, plan.cut[0]);
+      plan.workspace_bytes = tiling.workspace_bytes(its, plan.cut[0]);
       simt::Buffer<uint32_t> workspace(std::max<int64_t>(1, plan.workspace_bytes / 4), -1);
       if (plan.cut[0] > 1) std::memset(workspace.data, 0, static_cast<size_t>(tiling.counter_bytes()));
-      const Operands operands{x.data, w.data, nullptr, b.data, y.data, workspace.data};
+      const Operands operands{c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data};
       const large_stride::TileParams params = large_stride::make_tile_params(p, tiling, plan.cut[0], operands);
       simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
-                   static_cast<size_t>(large_stride::tile_shared_bytes(config)), [&] {
+                   static_cast<size_t>(large_stride::tile_shared_bytes(its)), [&] {
                      params.x_channels ? large_stride::large_stride_tile_kernel<Scalar, Strict, Row, true>(params)
                                        : large_stride::large_stride_tile_kernel<Scalar, Strict, Row, false>(params);
                    });
-    } else if constexpr (config.tile_columns == 0 && large_stride::compiled(config, Strict, sizeof(Scalar))) {
-      const Operands operands{x.data, w.data, nullptr, b.data, y.data};
-      const large_stride::Tiling tiling = large_stride::choose_tiling(p, config);
-      const large_stride::Params params = large_stride::make_params(config, p, tiling, operands);
+    } else if constexpr (its.tile_columns == 0 && large_stride::compiled(its, Strict, sizeof(Scalar))) {
+      const Operands operands{c.x.data, c.w.data, nullptr, c.bias.data, c.y.data};
+      const large_stride::Tiling tiling = large_stride::choose_tiling(p, its);
+      const large_stride::Params params = large_stride::make_params(its, p, tiling, operands);
       simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
-                   static_cast<size_t>(tiling.shared_bytes(config.steps)), [&] {
+                   static_cast<size_t>(tiling.shared_bytes(its.steps)), [&] {
                      params.load_vectors ? large_stride::large_stride_kernel<Scalar, Strict, true, Row>(params)
                                          : large_stride::large_stride_kernel<Scalar, Strict, false, Row>(params);
                    });
@@ -178,75 +115,25 @@ bool run(int32_t row) {
     ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
   }(std::make_integer_sequence<int, large_stride::config_count>());
 
-  const auto operand = [&](Scalar v) {
-    const float f = to_float(v);
-    return static_cast<double>(single && !Strict ? __uint_as_float(device::to_tf32(f)) : f);
-  };
-  const Axis<int64_t> h = p.axis_h(), v = p.axis_w();
-  const double rounding = single ? 0x1p-24 : std::is_same_v<Scalar, Float16> ? 0x1p-11 : 0x1p-8;
-  const double smallest = std::is_same_v<Scalar, Float16> ? 0x1p-25 : 0;
-  const int64_t cin = p.in_channels_per_group(), cout = p.out_channels_per_group();
-  for (int64_t n = 0; n < p.batch; ++n) {
-    for (int64_t co = 0; co < p.out_channels; ++co) {
-      for (int64_t r = 0; r < p.out_h; ++r) {
-        const Taps<int64_t> rows = transposed_taps(h, r);
-        for (int64_t s = 0; s < p.out_w; ++s) {
-          const Taps<int64_t> columns = transposed_taps(v, s);
-          double sum = p.has_bias ? to_float(b.data[co * p.bias_stride]) : 0, magnitude = std::abs(sum);
-          for (int64_t j = 0; j < rows.count; ++j) {
-            for (int64_t k = 0; k < columns.count; ++k) {
-              for (int64_t i = 0; i < cin; ++i) {
-                const int64_t ci = co / cout * cin + i;
-                const double product = operand(x.data[at(p.x_strides, n, ci, rows.position + j * rows.position_step,
-                                                         columns.position + k * columns.position_step)]) *
-                                       operand(w.data[at(p.w_strides, ci, co % cout, rows.tap + j * rows.tap_step,
-                                                         columns.tap + k * columns.tap_step)]);
-                sum += product, magnitude += std::abs(product);
-              }
-            }
-          }
-          const double result = to_float(y.data[at(p.y_strides, n, co, r, s)]);
-          if (!std::isfinite(sum)) {
-            if (!std::isfinite(result)) continue;
-          }
-          // Of float32's sums each rounds once; strict float32 loses another 2^-22 of each product.
-          const double terms = static_cast<double>(2 * rows.count * columns.count + cin + 4);
-          const double sums = (terms * 0x1p-24 + (Strict ? 0x1p-22 : 0)) * magnitude;
-          if (!(std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest)) {
-            std::printf("%s%s: y[%lld, %lld, %lld, %lld] is %g, not %g%s\n%s\n", name.c_str(), Strict ? " strict" : "",
-                        static_cast<long long>(n), static_cast<long long>(co), static_cast<long long>(r),
-                        static_cast<long long>(s), result, sum, spoilt ? ", spoilt" : "", describe(p).c_str());
-            return false;
-          }
-        }
-      }
-    }
+  if constexpr (sizeof(Scalar) == 4 && !Strict) {
+    return c.check(name.c_str(), [](float v) { return __uint_as_float(device::to_tf32(v)); });
+  } else {
+    return c.check(name.c_str(), [](float v) { return v; });
   }
-  return true;
 }
 
 }  // namespace
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
-  const auto seed = static_cast<unsigned>(std::atoi(argv[1]));
-  const int problems = std::atoi(argv[2]);
-  for (int i = 0; i < problems; ++i) {
-    // Each problem by itself, so that a failing one can be repeated alone: SEED + i, 1.
-    const unsigned number = seed + static_cast<unsigned>(i);
-    convt::generator.seed(number), simt::seed(number);
-    const auto row = static_cast<int32_t>(number % convt::large_stride::config_count);
-    const unsigned type = number / convt::large_stride::config_count % 4;
-    const bool right = type == 0   ? convt::run<float, false>(row)
-                       : type == 1 ? convt::run<float, true>(row)
-                       : type == 2 ? convt::run<convt::Float16, false>(row)
-                                   : convt::run<convt::BFloat16, false>(row);
-    if (!right) {
-      std::printf("problem %u\n", number);
-      return 1;
-    }
-  }
-  std::printf("%d problems, %d of them refused\n", problems, convt::refused);
-  return 0;
+  const int status = convt::run_problems(argc, argv, [](int number) {
+    const int32_t row = number % convt::large_stride::config_count,
+                  type = number / convt::large_stride::config_count % 4;
+    return type == 0   ? convt::run<float, false>(row)
+           : type == 1 ? convt::run<float, true>(row)
+           : type == 2 ? convt::run<convt::Float16, false>(row)
+                       : convt::run<convt::BFloat16, false>(row);
+  });
+  std::printf("%d refused\n", convt::refused);
+  return status;
 }
