@@ -96,7 +96,7 @@ def test_the_configurations_tested_are_those_compiled():
 
 def test_random_problems_in_the_emulator(tmp_path):
     """Every configuration, element type and layout: values against float64, accesses, barriers, NaN and infinity."""
-    simt_program.run(simt_program.build("large_stride_simt.cpp", tmp_path), 0, 144)
+    simt_program.run(simt_program.build("large_stride_simt.cpp", tmp_path), 0, 216)
 
 
 @pytest.mark.parametrize("layout", FORMATS)

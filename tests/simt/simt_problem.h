@@ -167,6 +167,14 @@ inline std::optional<Plan> forced_plan(const Problem& p, const std::string& conf
   }
 }
 
+// What a family says of its sums, beside what is checked of all of them.
+struct Sums {
+  // Of so many taps and channels, at most so many roundings of their magnitude.
+  double (*roundings)(int64_t taps, int64_t channels) = nullptr;
+  // Where it is infinite: the parts of an infinite operand have the sum NaN.
+  bool may_be_nan = false;
+};
+
 template <class Scalar>
 struct Case {
   Problem p;
@@ -212,12 +220,11 @@ struct Case {
     return q;
   }
 
-  // Each output against the sum of products of `rounded` operands in float64. `may_be_nan`: where that is infinite,
-  // since the parts of an infinite operand have the sum NaN.
-  bool check(const char* what, float (*rounded)(float), bool may_be_nan = false) const {
-    return check(what, rounded, rounded, may_be_nan);
+  // Each output against the sum of products of `rounded` operands in float64.
+  bool check(const char* what, float (*rounded)(float), const Sums& its = {}) const {
+    return check(what, rounded, rounded, its);
   }
-  bool check(const char* what, float (*rounded_x)(float), float (*rounded_w)(float), bool may_be_nan = false) const {
+  bool check(const char* what, float (*rounded_x)(float), float (*rounded_w)(float), const Sums& its = {}) const {
     const double rounding = p.dtype == DataType::float32 ? 0x1p-24 : p.dtype == DataType::float16 ? 0x1p-11 : 0x1p-8;
     const double smallest = p.dtype == DataType::float16 ? 0x1p-25 : 0;
     const Axis<int64_t> h = p.axis_h(), v = p.axis_w();
@@ -252,9 +259,12 @@ struct Case {
             // second numbers leave out and their product are missing, 2^-21 of it at most.
             const double missing = p.dtype == DataType::float32 && p.precision == Precision::ieee ? 8 : 0;
             const double products = static_cast<double>(in * rows.count * columns.count);
-            const double sums = (2 + missing + std::min(products, 16 + std::sqrt(products))) * 0x1p-24 * magnitude;
+            double roundings = 2 + missing + std::min(products, 16 + std::sqrt(products));
+            if (its.roundings != nullptr)
+              roundings = std::min(roundings, its.roundings(rows.count * columns.count, in));
+            const double sums = roundings * 0x1p-24 * magnitude;
             if (!std::isfinite(sum)
-                    ? !same(result, sum) && !(may_be_nan && std::isnan(result))
+                    ? !same(result, sum) && !(its.may_be_nan && std::isnan(result))
                     : !(std::abs(result - sum) <= sums + rounding * (std::abs(sum) + sums) + smallest)) {
               std::printf("%s: y[%lld, %lld, %lld, %lld] is %g, not %g\n%s\n", what, static_cast<long long>(n),
                           static_cast<long long>(co), static_cast<long long>(row), static_cast<long long>(column),
