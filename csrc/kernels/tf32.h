@@ -20,6 +20,23 @@ CONVT_DEVICE uint32_t tf32_operand(uint32_t v) {
   return v;
 }
 
+// Likewise, of several values: an addition each, which leaves an infinity what it is. It reaches the sign of NaN alone,
+// which is seldom.
+template <int Count>
+CONVT_DEVICE void tf32_operands(uint32_t (&v)[Count]) {
+  uint32_t rounded[Count], changed = 0;
+#pragma unroll
+  for (int i = 0; i < Count; ++i) rounded[i] = v[i] + 0x1000, changed |= rounded[i] ^ v[i];
+  if (changed >> 31 != 0) {
+#pragma unroll
+    for (int i = 0; i < Count; ++i) {
+      if ((rounded[i] ^ static_cast<uint32_t>(device::opaque(static_cast<int32_t>(v[i])))) >> 31 != 0) rounded[i] = v[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Count; ++i) v[i] = rounded[i];
+}
+
 // `v` rounded to TF32, to nearest with ties to even, as the copy engine does; NaN and infinity stay.
 CONVT_DEVICE float nearest_tf32(float v) {
   const uint32_t bits = __float_as_uint(v);

@@ -14,7 +14,9 @@
 namespace convt::implicit_gemm_sm80 {
 
 // A pixel of the patch, or four of a row, that the image has: where it is in x, in elements from the tile's first image
-// and the group's first channel, and where in a plane of the patch, in bytes.
+// and the group's first channel, and where in a plane of the patch, in bytes. Of every other four pixels, each two
+// pieces of 16 bytes are exchanged while their threads write or read them, so that neighbours meet in no bank: the
+// first piece's place has 16 more then, and the other's is found by an exclusive or.
 using Pixel = uint2;
 
 struct Filler {
@@ -53,7 +55,9 @@ CONVT_DEVICE Pixel pixel_of(const Params& p, const Place& at, const DeviceSet& s
                        (at.row + set.origin_row + row) * p.x_row_stride +
                        (at.column + set.origin_column + column) * p.x_column_stride;
   const int32_t pixel = (static_cast<int32_t>(image) * p.patch_rows + row) * p.patch_columns + column;
-  return make_uint2(static_cast<uint32_t>(from), static_cast<uint32_t>(pixel_bytes(mode) * pixel));
+  auto to = static_cast<uint32_t>(pixel_bytes(mode) * pixel);
+  if (p.fill == Fill::rows) to |= to / (quad * pixel_bytes(mode)) % 2 * 16;
+  return make_uint2(static_cast<uint32_t>(from), to);
 }
 
 // What a thread copies of a chunk: pixels `first`, first + step, ... of one t of one channel group. Neighbouring
@@ -82,13 +86,6 @@ CONVT_DEVICE Share share_of(const Params& p, int32_t thread) {
   return s;
 }
 
-// Of four pixels' place in shared memory, every other 16 bytes are exchanged while their threads write or read them:
-// 16, or 0.
-template <Mode mode>
-CONVT_DEVICE uint32_t swap_of(const Pixel& four) {
-  return four.y / (quad * pixel_bytes(mode)) % 2 * 16;
-}
-
 template <int Count>
 struct Batch {
   static constexpr int value = Count;
@@ -107,6 +104,15 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
   const int32_t channel = group * channels + share.t * count;
   const int32_t left = p.in_channels - channel;
   const device::SharedAddress to = stage + static_cast<uint32_t>((share.group * 4 + share.t) * p.patch_plane);
+  // As numbers, so that a pixel's address is one multiplication and addition.
+  const uint64_t x = reinterpret_cast<uint64_t>(f.x) + static_cast<uint64_t>(left > 0 ? channel : 0) *
+                                                           static_cast<uint64_t>(p.x_channel_stride * sizeof(Scalar));
+  const auto pixel_in = [](uint64_t plane, const Pixel& at) {
+    return reinterpret_cast<const Scalar*>(plane + uint64_t{at.x} * sizeof(Scalar));
+  };
+  uint64_t planes[count];  // of the lane's channels
+#pragma unroll
+  for (int c = 0; c < count; ++c) planes[c] = x + static_cast<uint64_t>(c * p.x_channel_stride * sizeof(Scalar));
   // A few pixels' places are on their way at a time.
   const auto each = [&](auto batch, const auto& copy) {
 #pragma unroll 1
@@ -121,19 +127,16 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
     }
   };
   if (p.fill == Fill::channels) {
-    const Scalar* const x = static_cast<const Scalar*>(f.x) + (left > 0 ? channel : 0);
     const int32_t bytes = left > 0 ? 8 : 0;
-    each(Batch<4>{}, [&](const Pixel& at) { device::cp_async<8>(to + at.y, x + static_cast<int32_t>(at.x), bytes); });
+    each(Batch<4>{}, [&](const Pixel& at) { device::cp_async<8>(to + at.y, pixel_in(x, at), bytes); });
     return;
   }
-  const Scalar* const x = static_cast<const Scalar*>(f.x) + channel * p.x_channel_stride;
   if (p.fill == Fill::rows) {
     // They are first [channel][pixel], in the order of channels that leaves neighbours in different banks.
     each(Batch<2>{}, [&](const Pixel& at) {
-      const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
-      for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-        device::cp_async<32 / count>((to + at.y + static_cast<uint32_t>(c * (32 / count))) ^ swap_of<mode>(at), from,
+      for (int c = 0; c < count; ++c) {
+        device::cp_async<32 / count>((to + at.y) ^ static_cast<uint32_t>(c * (32 / count)), pixel_in(planes[c], at),
                                      c < left ? 32 / count : 0);
       }
     });
@@ -141,10 +144,9 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
   }
   if constexpr (sizeof(Scalar) == 4) {
     each(Batch<4>{}, [&](const Pixel& at) {
-      const Scalar* from = x + static_cast<int32_t>(at.x);
 #pragma unroll
-      for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
-        device::cp_async<4>(to + at.y + static_cast<uint32_t>(4 * c), from, c < left ? 4 : 0);
+      for (int c = 0; c < count; ++c) {
+        device::cp_async<4>(to + at.y + static_cast<uint32_t>(4 * c), pixel_in(planes[c], at), c < left ? 4 : 0);
       }
     });
   } else {
@@ -157,12 +159,11 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
       for (int e = 0; e < batch; ++e) {
         const bool exists = i + e * share.step < f.count;
         const Pixel here = f.pixels[exists ? i + e * share.step : i];
-        const Scalar* from = x + static_cast<int32_t>(here.x);
         at[e] = here.y;
 #pragma unroll
-        for (int c = 0; c < count; ++c, from += p.x_channel_stride) {
+        for (int c = 0; c < count; ++c) {
           r[e][c] = 0;
-          if (exists && c < left) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(from));
+          if (exists && c < left) r[e][c] = __ldg(reinterpret_cast<const uint16_t*>(pixel_in(planes[c], here)));
         }
       }
 #pragma unroll
@@ -194,8 +195,8 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
     for (int32_t i = share.first; i < f.count; i += share.step) {
       const Pixel at = f.pixels[i];
       const device::SharedAddress to = stage + at.y;
-      const uint32_t swap = swap_of<mode>(at);
-      const uint4 even = device::load_shared_16(to ^ swap), odd = device::load_shared_16((to + 16) ^ swap);
+      const bool exchange = (at.y & 16) != 0;
+      const uint4 even = device::load_shared_16(to), odd = device::load_shared_16(to ^ 16);
       if constexpr (mode == Mode::ieee) {
         // Pixels 0 to 3 of two channels; of two neighbours, the second first where places are exchanged.
         const uint32_t r[2][4] = {{even.x, even.y, even.z, even.w}, {odd.x, odd.y, odd.z, odd.w}};
@@ -203,18 +204,20 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
         for (int e = 0; e < quad; ++e) {
           uint32_t high[2], low[2];
 #pragma unroll
-          for (int c = 0; c < 2; ++c) split_pixel(swap != 0 ? r[c][e ^ 1] : r[c][e], high[c], low[c]);
-          device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, high[0], high[1], low[0], low[1]);
+          for (int c = 0; c < 2; ++c) split_pixel(exchange ? r[c][e ^ 1] : r[c][e], high[c], low[c]);
+          device::store_shared_16((to ^ static_cast<uint32_t>(e % 2 * 16)) + static_cast<uint32_t>(e / 2 * 32), high[0],
+                                  high[1], low[0], low[1]);
         }
       } else {
-        const uint32_t r[8] = {even.x, even.y, even.z, even.w, odd.x, odd.y, odd.z, odd.w};
+        uint32_t r[8] = {even.x, even.y, even.z, even.w, odd.x, odd.y, odd.z, odd.w};
+        if constexpr (mode == Mode::tf32) tf32_operands(r);
         uint32_t words[2][4];  // of two pixels
 #pragma unroll
         for (int e = 0; e < quad; e += 2) {
 #pragma unroll
           for (int k = 0; k < 4; ++k) {
             if constexpr (mode == Mode::tf32) {
-              words[e / 2][k] = tf32_operand(r[k % 2 * 4 + e + k / 2]);
+              words[e / 2][k] = r[k % 2 * 4 + e + k / 2];
             } else {
               words[e / 2][k] = __byte_perm(r[k % 2 * 4 + e / 2], r[k % 2 * 4 + 2 + e / 2], k < 2 ? 0x5410 : 0x7632);
             }
@@ -223,8 +226,7 @@ CONVT_DEVICE void finish_chunk(const Params& p, const Filler& f, device::SharedA
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           uint32_t (&first)[4] = words[e], (&second)[4] = words[e ^ 1];
-          const bool exchange = swap != 0;
-          device::store_shared_16((to + static_cast<uint32_t>(16 * e)) ^ swap, exchange ? second[0] : first[0],
+          device::store_shared_16(to ^ static_cast<uint32_t>(16 * e), exchange ? second[0] : first[0],
                                   exchange ? second[1] : first[1], exchange ? second[2] : first[2],
                                   exchange ? second[3] : first[3]);
         }

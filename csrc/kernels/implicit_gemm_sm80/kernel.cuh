@@ -14,19 +14,11 @@ struct Fragments {
   static int32_t pitch(int32_t words) { return (words + 11) / 16 * 16 + 4; }
 };
 
-// Where the sum of row `m` (phase, channel) at position `n` is.
-template <int Row>
-CONVT_DEVICE int32_t sum_at(const Params& p, int32_t m, int32_t n) {
-  constexpr Config c = configs[Row];
-  if (p.channels_innermost) return n * sums_pitch(c, true) + m;
-  return m * sums_pitch(c, false) + m / (16 * p.channel_blocks) * p.skew + n;
-}
-
-// The bias of row `m` of the sums.
+// The bias of channel `c` of the tile's.
 template <Mode mode>
-CONVT_DEVICE float bias_of_row(const Params& p, const Place& at, int32_t m) {
+CONVT_DEVICE float bias_of(const Params& p, const Place& at, int32_t c) {
   using Scalar = typename Traits<mode>::Scalar;
-  const int32_t padded = 16 * p.channel_blocks, channel = at.channel_tile * padded + m % padded;
+  const int32_t channel = at.channel_tile * 16 * p.channel_blocks + c;
   float b = 0;
   if (p.bias != nullptr && channel < p.out_channels) {
     load<1>(bias_at<Scalar>(p, at.group * p.out_channels + channel), &b);
@@ -99,12 +91,13 @@ CONVT_DEVICE void write_tile(const Params& p, const Place& at, const float* sums
     float values[Width];
     if (row_rank >= 0 && rank >= 0) {
       read_words<Width, true>(
-          sums + sum_at<Row>(p, (row_rank * set.columns + rank) * padded + channel,
-                             static_cast<int32_t>(position_row) * p.tile_columns + static_cast<int32_t>(v)),
+          sums + (static_cast<int32_t>(position_row) * p.tile_columns + static_cast<int32_t>(v)) *
+                     sums_pitch(config, true) +
+              (row_rank * set.columns + rank) * padded + channel,
           values);
     } else {
 #pragma unroll
-      for (int e = 0; e < Width; ++e) values[e] = bias_of_row<mode>(p, at, channel + e);
+      for (int e = 0; e < Width; ++e) values[e] = bias_of<mode>(p, at, channel + e);
     }
     store<Width>(static_cast<Scalar*>(p.y) + image * p.y_batch_stride + (group_channel + channel) * p.y_channel_stride +
                      static_cast<int64_t>(row) * p.y_row_stride + static_cast<int64_t>(column) * p.y_column_stride,
@@ -202,7 +195,8 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   constexpr int parts = parts_of(mode);
   static_assert(config.rows() <= 8, "a step's mask has 8 bits");
   static_assert(fits_registers(config, mode));
-  constexpr uint32_t mask_at = 24;  // in a step, after the offset
+  constexpr uint32_t mask_at = 24;                      // in a step, after the offset
+  constexpr uint32_t fragments_in_a_row = 0x80000000u;  // all blocks of rows have a fragment
   static_assert(shared_bytes_limit < 1 << mask_at);
 
   unsigned char* const shared = device::dynamic_shared_memory();
@@ -257,7 +251,8 @@ CONVT_DEVICE void compute_tile(const Params& p) {
         if (w < warp) before += static_cast<int32_t>(counts[w]);
         step_count += static_cast<int32_t>(counts[w]);
       }
-      // Its offset in the patch and which of a warp's blocks of rows it is for; the numbers of their fragments.
+      // Its offset in the patch and which of a warp's blocks of rows it is for; the numbers of their fragments; where in
+      // the table the next step is, after the last one the first.
       const uint32_t mask = own_step.mask & 0xff, prefix = own_step.mask >> 8;
       if (wanted) {
 #pragma unroll
@@ -269,9 +264,11 @@ CONVT_DEVICE void compute_tile(const Params& p) {
             blocks_of_warp |= (mask >> block & 1) << m;
             fragments[m] = prefix + static_cast<uint32_t>(__popc(mask & ((1u << block) - 1)));
           }
+          const uint32_t next = before + 1 == step_count ? 0 : static_cast<uint32_t>(16 * config.warps_m * (before + 1));
+          const uint32_t in_a_row = mask == (1u << config.rows()) - 1 ? fragments_in_a_row : 0;
           steps[before * config.warps_m + first] =
-              make_uint4(own_step.offset | blocks_of_warp << mask_at, fragments[0] | fragments[1] << 16,
-                         fragments[2] | fragments[3] << 16, 0);
+              make_uint4(own_step.offset | blocks_of_warp << mask_at | in_a_row, fragments[0] | fragments[1] << 16,
+                         fragments[2] | fragments[3] << 16, next);
         }
       }
     }
@@ -320,24 +317,34 @@ CONVT_DEVICE void compute_tile(const Params& p) {
       // them: their addresses take part of what those have loaded, a zero.
       uint32_t a[blocks][parts][4] = {};
       const auto load_a = [&](uint32_t (&to)[blocks][parts][4], const uint4& step) {
-        const uint32_t mask = step.x >> mask_at, loaded = a[blocks - 1][parts - 1][3] & p.zero;
+        const uint32_t loaded = a[blocks - 1][parts - 1][3] & p.zero;
+        if ((step.x & fragments_in_a_row) != 0) {
+          const char* const from = fragments + static_cast<uint64_t>((step.y & 0xffff) | loaded) * fragment_bytes;
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+            for (int part = 0; part < parts; ++part) {
+              load_fragment(to[m][part], from + m * config.warps_m * fragment_bytes + 512 * part, 1);
+            }
+          }
+          return;
+        }
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
           const uint32_t pair = m < 2 ? step.y : step.z;
           const uint32_t fragment = (m % 2 == 0 ? pair & 0xffff : pair >> 16) | loaded;
           const char* const from = fragments + static_cast<uint64_t>(fragment) * fragment_bytes;
 #pragma unroll
-          for (int part = 0; part < parts; ++part) load_fragment(to[m][part], from + 512 * part, mask >> m & 1);
+          for (int part = 0; part < parts; ++part) load_fragment(to[m][part], from + 512 * part, step.x & 1u << (mask_at + m));
         }
       };
-      const uint4* const table = steps + warp_m;
-      uint4 step = table[0];
-      load_a(a, step);
-
-      int32_t s = step_count > 1 ? 1 : 0, turn = 0;  // the step after this one
+      const device::SharedAddress table = device::shared_address(steps + warp_m);
       const uint32_t group_bytes = static_cast<uint32_t>(set.fragments) * fragment_bytes;
-      if (s == 0) fragments += group_bytes;
-      uint4 next = table[s * config.warps_m];
+      uint4 step = device::load_shared_16(table);
+      load_a(a, step);
+      if (step.w == 0) fragments += group_bytes;
+      uint4 next = device::load_shared_16(table + step.w);
+      int32_t turn = 0;
       device::SharedAddress stage = stages;
       const auto multiply_block = [&](int m, const uint32_t (&b)[columns][parts][2]) {
         if constexpr (mode == Mode::ieee) {
@@ -380,15 +387,14 @@ CONVT_DEVICE void compute_tile(const Params& p) {
 #pragma unroll 2
         for (int32_t remaining = groups * step_count; remaining > 0; --remaining) {
           const device::SharedAddress from = stage + (step.x & ((1u << mask_at) - 1));
-          const uint32_t mask = step.x >> mask_at;
+          const uint32_t mask = step.x >> mask_at & 0xf;
           uint32_t later[blocks][parts][4];
           const auto advance = [&] {
             load_a(later, next);
-            if (s == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
-            if (++s == step_count) s = 0;
-            if (s == 0) fragments += group_bytes;
+            if (step.w == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
+            if (next.w == 0) fragments += group_bytes;
             step = next;
-            next = table[s * config.warps_m];
+            next = device::load_shared_16(table + step.w);
           };
           // Beside the MMAs, which leave the other units free; but where two blocks an SM take all registers, it was
           // slower.
@@ -495,27 +501,46 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   // All sums to shared memory, where the patches were. They get their bias on the way.
   auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
   const bool edge = flags[0] != 0 || mode == Mode::ieee;
-  float zero = 0;  // or NaN, if a sum is not finite
+  bool not_a_number = false;  // a sum is not finite
+  if (edge) {
+    float zero[4] = {};  // or NaN
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < columns; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) zero[e] = fmaf(sums[m][n][e], 0.0f, zero[e]);
+      }
+    }
+    const float all = zero[0] + zero[1] + zero[2] + zero[3];
+    not_a_number = all != all;
+  }
+  const int32_t first_column = warp_n * columns * 8 + lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
-    const int32_t row = (m * config.warps_m + warp_m) * 16 + lane / 4;
-    const float bias[2] = {bias_of_row<mode>(p, at, row), bias_of_row<mode>(p, at, row + 8)};
+    const int32_t block = m * config.warps_m + warp_m, phase = p.phase_of_block >> 4 * block & 0xf;
+    const int32_t row = 16 * block + lane / 4, channel = row - 16 * p.channel_blocks * phase;
+    const float bias[2] = {bias_of<mode>(p, at, channel), bias_of<mode>(p, at, channel + 8)};
 #pragma unroll
     for (int n = 0; n < columns; ++n) {
-      const int32_t column = (warp_n * columns + n) * 8 + lane % 4 * 2;
-      float (&v)[4] = sums[m][n];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        if (edge) zero = fmaf(v[e], 0.0f, zero);
-        v[e] += bias[e / 2];
+      for (int e = 0; e < 4; ++e) sums[m][n][e] += bias[e / 2];
+    }
+    float* to = tile + first_column + row * sums_pitch(config, false) + phase * p.skew;
+    if (p.channels_innermost) {
+      to = tile + first_column * sums_pitch(config, true) + row;
+#pragma unroll
+      for (int n = 0; n < columns; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) to[(8 * n + e % 2) * sums_pitch(config, true) + e / 2 * 8] = sums[m][n][e];
       }
+    } else {
 #pragma unroll
-      for (int e = 0; e < 4; e += 2) {
-        const int32_t to = sum_at<Row>(p, row + e / 2 * 8, column);
-        if (p.channels_innermost) {
-          tile[to] = v[e], tile[to + sums_pitch(config, true)] = v[e + 1];
-        } else {
-          *reinterpret_cast<float2*>(tile + to) = make_float2(v[e], v[e + 1]);
+      for (int n = 0; n < columns; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; e += 2) {
+          *reinterpret_cast<float2*>(to + 8 * n + e / 2 * 8 * sums_pitch(config, false)) =
+              make_float2(sums[m][n][e], sums[m][n][e + 1]);
         }
       }
     }
@@ -523,10 +548,11 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   if (!p.channels_innermost) {
     // Beyond the positions, for outputs that no tap reaches.
     for (int32_t i = thread; i < 16 * p.channel_blocks * 8; i += threads) {
-      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] = bias_of_row<mode>(p, at, i / 8);
+      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] =
+bias_of<mode>(p, at, i / 8);
     }
   }
-  if (edge && zero != zero) flags[2] = 1;
+  if (not_a_number) flags[2] = 1;
   __syncthreads();
 
   write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);

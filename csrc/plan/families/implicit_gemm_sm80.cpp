@@ -64,7 +64,8 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   const int64_t images = tile.images;
   if (images > 1 && checked_mul(images, std::abs(p.x_strides[0])) >= int64_t{1} << 30) return;
   tile.channel_groups = 1;
-  const int64_t channel_groups = family::make_counts(p, t, tile).channel_groups;
+  const family::Counts counts = family::make_counts(p, t, tile);
+  const int64_t channel_groups = counts.channel_groups;
   // Of a block in the mean: it leaves out the steps that read no pixel of the image.
   // On larger images those are few.
   const bool small = p.in_h <= 16 || p.in_w <= 16;
@@ -84,9 +85,10 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   }
   // A tile of a part of the image reads more pixels for an output.
   if (part_of_image && fragments > 0.7 * static_cast<double>(all_fragments)) return;
-  // Enough steps between two barriers, if shared memory allows it.
+  // Enough steps between two barriers, if shared memory allows it; but a layer of few tiles is split by chunks.
+  const double enough = counts.blocks > 2 * device.multiprocessors ? 16 : 8;
   while (tile.channel_groups < family::most_groups && tile.channel_groups < channel_groups &&
-         tile.channel_groups * fewest_steps < 8) {
+         tile.channel_groups * fewest_steps < enough) {
     GemmTile more = tile;
     more.channel_groups *= 2;
     if (family::fewest_stages * family::make_patch(p, t, more).bytes > family::stages_room(config, p)) break;
