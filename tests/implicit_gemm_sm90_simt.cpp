@@ -102,9 +102,7 @@ bool run(DataType dtype, Precision precision) {
       GemmTile other = shape;
       other.im2col = true, other.images = other.rows = 1, other.columns = config.columns(), other.reuse = 1;
       const family::Patch patch = family::make_patch(config, p, tables, other);
-      const family::PhaseSet& set = tables.set[0];
-      if ((other.channels_last || p.x_aligned) && set.highest_row - set.lowest_row < im2col_most_shift &&
-          set.highest_column - set.lowest_column < im2col_most_shift &&
+      if ((other.channels_last || p.x_aligned) && family::may_bring_im2col(p, tables) &&
           family::copies_boxes(p, other, family::make_x_map(p, nullptr, tables, other, patch))) {
         shape = other;
       }

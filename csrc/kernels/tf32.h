@@ -30,7 +30,8 @@ CONVT_DEVICE void tf32_operands(uint32_t (&v)[Count]) {
   if (changed >> 31 != 0) {
 #pragma unroll
     for (int i = 0; i < Count; ++i) {
-      if ((rounded[i] ^ static_cast<uint32_t>(device::opaque(static_cast<int32_t>(v[i])))) >> 31 != 0) rounded[i] = v[i];
+      const auto before = static_cast<uint32_t>(device::opaque(static_cast<int32_t>(v[i])));  // not in the other path
+      if ((rounded[i] ^ before) >> 31 != 0) rounded[i] = before;
     }
   }
 #pragma unroll

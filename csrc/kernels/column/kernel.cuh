@@ -6,6 +6,7 @@
 // own, and the accumulators of a column are 4 neighbouring pixels again.
 #pragma once
 
+#include "../exact_output.h"
 #include "../taps.h"
 #include "../tf32.h"
 #include "../touch.h"
@@ -359,8 +360,8 @@ CONVT_DEVICE void add_splits(const Params& p, int32_t groups, float* products) {
   }
 }
 
-// Outputs from their products.
-template <class Scalar>
+// Outputs from their products. In strict float32 those that are not finite are computed once more.
+template <class Scalar, bool Strict>
 CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, const float* products) {
   const Extent rows = tile.rows, columns = tile.columns;
   const int32_t width = tile.row_groups * group_pixels;
@@ -376,6 +377,7 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
   if (first_row >= lines) return;
   const int32_t row_step = p.h.tap_step * p.w_axis.kernel * p.pitch - p.h.input_step * width;
   const int32_t column_step = p.w_axis.tap_step * p.pitch - p.w_axis.input_step;
+  float not_finite = 0;  // or NaN, if an output is not finite
   for (int32_t element = threadIdx.x - first_row * line; element < elements; element += line) {
     const auto column = static_cast<int32_t>((static_cast<float>(element) + 0.5f) * of_pixel);
     const int32_t first_co = element - column * per_column;
@@ -431,6 +433,7 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
             for (int i = 0; i < Channels; ++i) {
               if (i < count) {
                 sum[r][i] += bias[i];
+                if constexpr (Strict) not_finite = fmaf(sum[r][i], 0.0f, not_finite);
                 store<1>(y + (rows.out + row + r * lines) * p.y_row_stride + i * p.y_channel_stride, &sum[r][i]);
               }
             }
@@ -441,6 +444,30 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
         sum_rows.template operator()<4, 1>();
       } else {
         sum_rows.template operator()<2, 4>();
+      }
+    }
+  }
+  if (!Strict || not_finite == 0) return;
+  const Scalar* x = static_cast<const Scalar*>(p.x) + tile.image * p.x_batch_stride +
+                    int64_t{tile.group} * p.channels * p.x_channel_stride;
+  const Scalar* w = static_cast<const Scalar*>(p.w) + int64_t{tile.group} * p.channels * p.w_in_stride +
+                    tile.channel_of_group * p.w_out_stride;
+#pragma unroll 1
+  for (int32_t element = threadIdx.x - first_row * line; element < elements; element += line) {
+    const auto column = static_cast<int32_t>((static_cast<float>(element) + 0.5f) * of_pixel);
+    const int32_t first_co = element - column * per_column;
+#pragma unroll 1
+    for (int32_t c = first_co; c < first_co + co_count; ++c) {
+#pragma unroll 1
+      for (int32_t row = first_row; row < rows.outs; row += lines) {
+        Scalar* to = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride +
+                     (tile.channel + c) * p.y_channel_stride + (rows.out + row) * p.y_row_stride +
+                     (columns.out + column) * p.y_column_stride;
+        float v = to_float(*to), bias = 0;
+        if (v - v == 0) continue;
+        if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (tile.channel + c) * p.bias_stride, &bias);
+        v = exact_output<Scalar, Strict>(p, x, w + c * p.w_out_stride, bias, rows.out + row, columns.out + column);
+        store<1>(to, &v);
       }
     }
   }
@@ -513,7 +540,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
         if (stages) load_weights<Scalar, 4>(p, tile, 0, shared);
       }
     }
-    if (turn > 0 && pass == 0) gather<Scalar>(p, tile_at(turn - 1), table_at(turn - 1), products);
+    if (turn > 0 && pass == 0) gather<Scalar, Strict>(p, tile_at(turn - 1), table_at(turn - 1), products);
     if (!more(turn)) return;
     // Others may still read this tile and the last one.
     if (pass == 0 && threadIdx.x == 0 && more(turn + 1)) {

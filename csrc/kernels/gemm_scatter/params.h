@@ -1,7 +1,6 @@
 // What the kernels of both families are given alike.
 #pragma once
 
-#include "../../plan/plan.h"
 #include "../copy_rows.h"
 #include "../divisor.h"
 #include "../operands.h"
@@ -9,9 +8,9 @@
 
 namespace convt::gemm_scatter {
 
-// Of a family's parameters, those that the other one has, too.
+// Of a family's parameters, those that the other one has, too. `band`: tiles of outputs whose blocks follow each other.
 template <class Params>
-void set_common(Params& q, const Plan& plan, const Problem& p, const Operands& o, const Tiling& t) {
+void set_common(Params& q, int64_t band, const Problem& p, const Operands& o, const Tiling& t) {
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   q.y = static_cast<decltype(q.y)>(o.result);
   q.bias = p.has_bias ? static_cast<decltype(q.bias)>(o.bias) : nullptr;
@@ -21,7 +20,7 @@ void set_common(Params& q, const Plan& plan, const Problem& p, const Operands& o
   q.outputs = narrow(outputs_of_position(p)), q.positions = narrow(t.positions), q.rows = narrow(t.rows);
   q.out_channels = narrow(p.out_channels_per_group()), q.kernel_h = narrow(p.kernel_h);
   // Tiles of a band of outputs come after those of another.
-  const int64_t band = plan.cut[0], bands = ceil_div(t.output_tiles, band);
+  const int64_t bands = ceil_div(t.output_tiles, band);
   q.group_tiles = Divisor(t.output_tiles * t.segment_tiles), q.band_tiles = Divisor(band * t.segment_tiles);
   q.band_outputs = Divisor(band), q.last_outputs = Divisor(t.output_tiles - (bands - 1) * band);
   q.last_band = static_cast<uint32_t>(bands - 1);

@@ -50,7 +50,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   if (copies_x) launch.copy = make_copy(p, o.x, o.workspace);
   launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, copies_x ? o.workspace : o.x, copies_x);
   launch.w_map = make_w_map(p, o.w);
-  set_common(q, plan, p, o, t);
+  set_common(q, plan.cut[0], p, o, t);
   q.y_column_stride = p.y_strides[3], q.kernel_w = static_cast<int32_t>(p.kernel_w);
   q.vector = store_width(p, o.result);
   q.from_registers = q.vector == 8 && (last || p.kernel_w == 1 || p.kernel_w == 2 || p.kernel_w == 4);

@@ -63,7 +63,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   launch.x_map = last ? make_channels_last_x_map(p, o.x) : make_x_map(p, copies_x ? copy : o.x, copies_x);
   Params& q = launch.params;
   q = {};
-  set_common(q, plan, p, o, t);
+  set_common(q, plan.cut[0], p, o, t);
   q.w = workspace;
   q.blocks = static_cast<int32_t>(t.blocks), q.row_outputs = static_cast<int32_t>(row_outputs(p));
   const int32_t unit = last ? 4 : unit_of(p.kernel_w), vector = store_width(p, o.result);

@@ -39,7 +39,6 @@ inline constexpr Config configs[] = {
     // Strict float32 with few steps a chunk (k = s): reading and splitting the patch is most of the work, and is shared
     // by twice as many channels.
     {"128x128x8", 2, 4, 4, 4, 1},
-    {"64x192", 1, 4, 4, 6, 3},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 

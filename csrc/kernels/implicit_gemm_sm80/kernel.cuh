@@ -90,11 +90,11 @@ CONVT_DEVICE void write_tile(const Params& p, const Place& at, const float* sums
     const int32_t row_rank = p.row_rank[out_phase], rank = p.column_rank[out_column_phase];
     float values[Width];
     if (row_rank >= 0 && rank >= 0) {
-      read_words<Width, true>(
-          sums + (static_cast<int32_t>(position_row) * p.tile_columns + static_cast<int32_t>(v)) *
-                     sums_pitch(config, true) +
-              (row_rank * set.columns + rank) * padded + channel,
-          values);
+      read_words<Width, true>(sums +
+                                  (static_cast<int32_t>(position_row) * p.tile_columns + static_cast<int32_t>(v)) *
+                                      sums_pitch(config, true) +
+                                  (row_rank * set.columns + rank) * padded + channel,
+                              values);
     } else {
 #pragma unroll
       for (int e = 0; e < Width; ++e) values[e] = bias_of<mode>(p, at, channel + e);
@@ -251,8 +251,8 @@ CONVT_DEVICE void compute_tile(const Params& p) {
         if (w < warp) before += static_cast<int32_t>(counts[w]);
         step_count += static_cast<int32_t>(counts[w]);
       }
-      // Its offset in the patch and which of a warp's blocks of rows it is for; the numbers of their fragments; where in
-      // the table the next step is, after the last one the first.
+      // Its offset in the patch and which of a warp's blocks of rows it is for; the numbers of their fragments; where
+      // in the table the next step is, after the last one the first.
       const uint32_t mask = own_step.mask & 0xff, prefix = own_step.mask >> 8;
       if (wanted) {
 #pragma unroll
@@ -264,7 +264,8 @@ CONVT_DEVICE void compute_tile(const Params& p) {
             blocks_of_warp |= (mask >> block & 1) << m;
             fragments[m] = prefix + static_cast<uint32_t>(__popc(mask & ((1u << block) - 1)));
           }
-          const uint32_t next = before + 1 == step_count ? 0 : static_cast<uint32_t>(16 * config.warps_m * (before + 1));
+          const uint32_t next =
+              before + 1 == step_count ? 0 : static_cast<uint32_t>(16 * config.warps_m * (before + 1));
           const uint32_t in_a_row = mask == (1u << config.rows()) - 1 ? fragments_in_a_row : 0;
           steps[before * config.warps_m + first] =
               make_uint4(own_step.offset | blocks_of_warp << mask_at | in_a_row, fragments[0] | fragments[1] << 16,
@@ -335,7 +336,8 @@ CONVT_DEVICE void compute_tile(const Params& p) {
           const uint32_t fragment = (m % 2 == 0 ? pair & 0xffff : pair >> 16) | loaded;
           const char* const from = fragments + static_cast<uint64_t>(fragment) * fragment_bytes;
 #pragma unroll
-          for (int part = 0; part < parts; ++part) load_fragment(to[m][part], from + 512 * part, step.x & 1u << (mask_at + m));
+          for (int part = 0; part < parts; ++part)
+            load_fragment(to[m][part], from + 512 * part, step.x & 1u << (mask_at + m));
         }
       };
       const device::SharedAddress table = device::shared_address(steps + warp_m);
@@ -548,8 +550,7 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   if (!p.channels_innermost) {
     // Beyond the positions, for outputs that no tap reaches.
     for (int32_t i = thread; i < 16 * p.channel_blocks * 8; i += threads) {
-      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] =
-bias_of<mode>(p, at, i / 8);
+      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] = bias_of<mode>(p, at, i / 8);
     }
   }
   if (not_a_number) flags[2] = 1;

@@ -355,6 +355,17 @@ inline bool copies_boxes(const Problem& p, const GemmTile& tile, const TensorMap
   return (tile.rows_in_boxes || tile.channels_last || p.x_strides[1] == 1 || p.in_channels == 1) && x_map.valid();
 }
 
+// Whether the copy engine may bring gathered positions in im2col mode, as far as shapes tell: steps are shifts, and
+// positions are counted in 32 bits.
+inline bool may_bring_im2col(const Problem& p, const Tables& t) {
+  const PhaseSet& set = t.set[0];
+  const int64_t positions =
+      checked_mul(p.batch, checked_mul(ceil_div(p.out_h, p.stride_h), ceil_div(p.out_w, p.stride_w)));
+  return set.highest_row - set.lowest_row < im2col_most_shift &&
+         set.highest_column - set.lowest_column < im2col_most_shift && positions < int64_t{1} << 30 &&
+         checked_mul(p.batch, p.groups) < int64_t{1} << 29;
+}
+
 // Whether two warps are free to transpose weights of TF32: the copy engine brings x, and they do not prepare it.
 inline bool may_transpose_weights(const Problem& p, const GemmTile& tile, const TensorMapLayout& x_map) {
   return (tile.channels_last || p.x_aligned) && !tile.rows_in_boxes && copies_boxes(p, tile, x_map);

@@ -6,6 +6,7 @@
 // same phases.
 #pragma once
 
+#include "../exact_output.h"
 #include "../load_if.h"
 #include "../tf32.h"
 #include "../touch.h"
@@ -100,34 +101,6 @@ CONVT_DEVICE void finish_weights(uint32_t (&a)[Tiles][4]) {
       first = tf32_operand(first), second = tf32_operand(second);
     }
   }
-}
-
-// An output by its definition. Products with inputs or taps that do not exist are zero in the matrix product, unless
-// the other factor is infinite or NaN.
-template <class Scalar, bool Strict, class P>
-CONVT_DEVICE float exact_output(const P& p, const Scalar* x, const Scalar* w, float bias, int32_t row, int32_t column) {
-  const auto operand = [](const Scalar* from) {
-    float v;
-    load<1>(from, &v);
-    return sizeof(Scalar) == 4 && !Strict ? __uint_as_float(device::to_tf32(v)) : v;
-  };
-  const Taps<int32_t> h = transposed_taps(p.h, row), v = transposed_taps(p.w_axis, column);
-  float sum = 0;
-#pragma unroll 1
-  for (int32_t j = 0; j < h.count; ++j) {
-#pragma unroll 1
-    for (int32_t k = 0; k < v.count; ++k) {
-      const Scalar* from_x = x + ((h.position + j * h.position_step) * p.x_row_stride +
-                                  (v.position + k * v.position_step) * p.x_column_stride);
-      const Scalar* from_w =
-          w + ((h.tap + j * h.tap_step) * p.w_row_stride + (v.tap + k * v.tap_step) * p.w_column_stride);
-#pragma unroll 1
-      for (int32_t c = 0; c < p.channels; ++c) {
-        sum += operand(from_x + c * p.x_channel_stride) * operand(from_w + c * p.w_in_stride);
-      }
-    }
-  }
-  return sum + bias;
 }
 
 // Where phase (0, 0) of a position of a block would lie in the output.

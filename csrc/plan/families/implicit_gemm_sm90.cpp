@@ -42,17 +42,6 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
-// Whether the copy engine may bring gathered positions in im2col mode, as far as shapes tell: steps are shifts, and
-// positions are counted in 32 bits.
-bool may_bring_im2col(const Problem& p, const family::Tables& t) {
-  const family::PhaseSet& set = t.set[0];
-  const int64_t positions =
-      checked_mul(p.batch, checked_mul(ceil_div(p.out_h, p.stride_h), ceil_div(p.out_w, p.stride_w)));
-  return set.highest_row - set.lowest_row < im2col_most_shift &&
-         set.highest_column - set.lowest_column < im2col_most_shift && positions < int64_t{1} << 30 &&
-         checked_mul(p.batch, p.groups) < int64_t{1} << 29;
-}
-
 // Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32 or split
 // into two such numbers; and how many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
@@ -407,7 +396,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
                         : static_cast<int32_t>(std::min(p.batch, config.columns() / (all_rows * all_columns)));
       consider(p, device, config, t, tile, best);
     }
-    if (may_bring_im2col(p, t)) {
+    if (family::may_bring_im2col(p, t)) {
       tile.im2col = true, tile.images = tile.rows = 1, tile.columns = config.columns();
       consider(p, device, config, t, tile, best);
     }
