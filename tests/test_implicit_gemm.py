@@ -180,6 +180,16 @@ def test_a_large_layer_takes_large_tiles_whole():
     assert tile.images * tile.rows * tile.columns > 0.75 * int(best.configuration.split("x")[1])
 
 
+@pytest.mark.parametrize("images, groups", ((64, 2), (1, 1)))
+@pytest.mark.parametrize("precision", ("tf32", "float16"), indirect=True)
+def test_many_tiles_have_more_steps_between_barriers(images, groups, precision):
+    """Nine steps of a group of channels are enough where chunks are what a layer of few tiles is split by."""
+    p = Problem(images, 128, 64, (64, 64), (3, 3), (1, 1), (1, 1))
+    found = candidates(explain(p, precision, "a100"), "implicit_gemm_sm80")
+    tiles = [c.plan.tile for c in found.values() if c.fits and c.configuration in ("64x256", "64x128", "64x64")]
+    assert {tile.channel_groups for tile in tiles} == {groups}
+
+
 # Tiles of which neither whole ones nor a power of two of parts keep all multiprocessors busy.
 UNEVEN = {
     "3x3": Problem(2, 256, 128, (72, 64), (3, 3), (1, 1), (1, 1)),
