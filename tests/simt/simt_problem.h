@@ -167,11 +167,14 @@ inline std::optional<Plan> forced_plan(const Problem& p, const std::string& conf
   }
 }
 
-// What a family says of its sums, beside what is checked of all of them.
-struct Sums {
-  // Of so many taps and channels, at most so many roundings of their magnitude.
-  double (*roundings)(int64_t taps, int64_t channels) = nullptr;
-};
+// Of so many taps and channels, at most so many roundings of a sum's magnitude.
+using Roundings = double (*)(int64_t taps, int64_t channels);
+
+// Where each sum rounds once; strict float32 loses another 2^-22 of each product.
+template <bool Strict>
+double roundings_of_sums(int64_t taps, int64_t channels) {
+  return static_cast<double>(2 * taps + channels + 4 + (Strict ? 4 : 0));
+}
 
 template <class Scalar>
 struct Case {
@@ -218,11 +221,11 @@ struct Case {
     return q;
   }
 
-  // Each output against the sum of products of `rounded` operands in float64.
-  bool check(const char* what, float (*rounded)(float), const Sums& its = {}) const {
-    return check(what, rounded, rounded, its);
+  // Each output against the sum of products of `rounded` operands in float64. `most`: a bound beside that of all sums.
+  bool check(const char* what, float (*rounded)(float), Roundings most = nullptr) const {
+    return check(what, rounded, rounded, most);
   }
-  bool check(const char* what, float (*rounded_x)(float), float (*rounded_w)(float), const Sums& its = {}) const {
+  bool check(const char* what, float (*rounded_x)(float), float (*rounded_w)(float), Roundings most = nullptr) const {
     const double rounding = p.dtype == DataType::float32 ? 0x1p-24 : p.dtype == DataType::float16 ? 0x1p-11 : 0x1p-8;
     const double smallest = p.dtype == DataType::float16 ? 0x1p-25 : 0;
     const Axis<int64_t> h = p.axis_h(), v = p.axis_w();
@@ -258,8 +261,7 @@ struct Case {
             const double missing = p.dtype == DataType::float32 && p.precision == Precision::ieee ? 8 : 0;
             const double products = static_cast<double>(in * rows.count * columns.count);
             double roundings = 2 + missing + std::min(products, 16 + std::sqrt(products));
-            if (its.roundings != nullptr)
-              roundings = std::min(roundings, its.roundings(rows.count * columns.count, in));
+            if (most != nullptr) roundings = std::min(roundings, most(rows.count * columns.count, in));
             const double sums = roundings * 0x1p-24 * magnitude;
             if (!std::isfinite(sum)
                     ? !same(result, sum)
