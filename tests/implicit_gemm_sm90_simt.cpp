@@ -141,9 +141,11 @@ bool run(DataType dtype, Precision precision) {
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     std::optional<Variant> variant = family::variant_of(launch, config, mode);
-    // The general one does what all of them do.
-    if (pick(0, 3) == 0 && !launch.balanced && family::has_variant(config, mode, Variant::general)) {
-      variant = Variant::general;
+    // The general one does what all of them do, and one whose threads may bring x does what it does.
+    const Variant wider = pick(0, 1) == 0 ? Variant::general : Variant::threads;
+    if (pick(0, 3) == 0 && variant && *variant != Variant::threads && !launch.balanced &&
+        family::has_variant(config, mode, wider)) {
+      variant = wider;
     }
     if (!variant) continue;
     if (launch.params.channels_last) {

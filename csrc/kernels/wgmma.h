@@ -18,6 +18,8 @@ namespace convt::device {
 #define CONVT_NAMES_48 CONVT_NAMES_30 ", " CONVT_TEN(3) ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define CONVT_NAMES_64 CONVT_NAMES_60 ", %60, %61, %62, %63"
 #define CONVT_NAMES_68 CONVT_NAMES_64 ", %64, %65, %66, %67"
+#define CONVT_NAMES_96 \
+  CONVT_NAMES_60 ", " CONVT_TEN(6) ", " CONVT_TEN(7) ", " CONVT_TEN(8) ", %90, %91, %92, %93, %94, %95"
 #define CONVT_NAMES_128 CONVT_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 
 #define CONVT_OPERANDS_4(how, i) how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3])
@@ -29,6 +31,7 @@ namespace convt::device {
 #define CONVT_OPERANDS_48(how, i) CONVT_OPERANDS_32(how, i), CONVT_OPERANDS_16(how, i + 32)
 #define CONVT_OPERANDS_64(how, i) CONVT_OPERANDS_32(how, i), CONVT_OPERANDS_32(how, i + 32)
 #define CONVT_OPERANDS_68(how, i) CONVT_OPERANDS_64(how, i), CONVT_OPERANDS_4(how, i + 64)
+#define CONVT_OPERANDS_96(how, i) CONVT_OPERANDS_64(how, i), CONVT_OPERANDS_32(how, i + 64)
 #define CONVT_OPERANDS_128(how, i) CONVT_OPERANDS_64(how, i), CONVT_OPERANDS_64(how, i + 64)
 
 // `count` accumulators; the operands that follow them have the numbers `count` and `next`.
@@ -53,6 +56,8 @@ namespace convt::device {
     CONVT_WGMMA("m64n128" k, types, 64, 65, how, options);   \
   } else if constexpr (N == 136) {                           \
     CONVT_WGMMA("m64n136" k, types, 68, 69, how, options);   \
+  } else if constexpr (N == 192) {                           \
+    CONVT_WGMMA("m64n192" k, types, 96, 97, how, options);   \
   } else {                                                   \
     static_assert(N == 256);                                 \
     CONVT_WGMMA("m64n256" k, types, 128, 129, how, options); \
@@ -130,6 +135,7 @@ CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], Mat
 #undef CONVT_WGMMA_OF_WIDTH
 #undef CONVT_WGMMA
 #undef CONVT_OPERANDS_128
+#undef CONVT_OPERANDS_96
 #undef CONVT_OPERANDS_68
 #undef CONVT_OPERANDS_64
 #undef CONVT_OPERANDS_32
@@ -137,6 +143,7 @@ CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], Mat
 #undef CONVT_OPERANDS_8
 #undef CONVT_OPERANDS_4
 #undef CONVT_NAMES_128
+#undef CONVT_NAMES_96
 #undef CONVT_NAMES_68
 #undef CONVT_NAMES_64
 #undef CONVT_NAMES_32

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../device.h"
+#include "../exact_output.h"
 #include "../tf32.h"
 #include "mode.h"
 #include "params.h"
@@ -125,28 +126,18 @@ __device__ __noinline__ float exact_output(const Params& p, int32_t group, int32
                     static_cast<int64_t>(group) * p.in_channels * p.x_channel_stride;
   const Scalar* w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(group) * p.in_channels * p.w_strides[0] +
                     channel * p.w_strides[1];
-  float sum = 0;
-  const Taps<int32_t> rows = transposed_taps(p.h, row), columns = transposed_taps(p.v, column);
-  for (int32_t j = 0; j < rows.count; ++j) {
-    const int32_t at_row = (rows.position + j * rows.position_step) * p.x_row_stride;
-    const int64_t tap_row = (rows.tap + j * rows.tap_step) * p.w_strides[2];
-    for (int32_t k = 0; k < columns.count; ++k) {
-      const int32_t at = at_row + (columns.position + k * columns.position_step) * p.x_column_stride;
-      const int64_t tap = tap_row + (columns.tap + k * columns.tap_step) * p.w_strides[3];
-      for (int32_t c = 0; c < p.in_channels; ++c) {
-        float a, b;
-        load<1>(x + (c * p.x_channel_stride + at), &a);
-        load<1>(w + (c * p.w_strides[0] + tap), &b);
-        if constexpr (mode == Mode::tf32) {
-          a = ties_to_even ? nearest_tf32(a) : __uint_as_float(device::to_tf32(a)),
-          b = __uint_as_float(device::to_tf32(b));
-        }
-        sum += a * b;
-        if (sum != sum) return sum;
-      }
-    }
-  }
-  return sum;
+  return exact_sum(
+      transposed_taps(p.h, row), transposed_taps(p.v, column), p.in_channels,
+      [&](int32_t r, int32_t k, int32_t c) {
+        float v;
+        load<1>(x + (c * p.x_channel_stride + (r * p.x_row_stride + k * p.x_column_stride)), &v);
+        return mode != Mode::tf32 ? v : ties_to_even ? nearest_tf32(v) : __uint_as_float(device::to_tf32(v));
+      },
+      [&](int32_t r, int32_t k, int32_t c) {
+        float v;
+        load<1>(w + (c * p.w_strides[0] + (r * p.w_strides[2] + k * p.w_strides[3])), &v);
+        return mode == Mode::tf32 ? __uint_as_float(device::to_tf32(v)) : v;
+      });
 }
 
 // Where a fragment is, of a slot of a set, of `channel_group` and of `fragment_row` of all tiles' rows of fragments.

@@ -110,9 +110,6 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
   const auto pixel_in = [](uint64_t plane, const Pixel& at) {
     return reinterpret_cast<const Scalar*>(plane + uint64_t{at.x} * sizeof(Scalar));
   };
-  uint64_t planes[count];  // of the lane's channels
-#pragma unroll
-  for (int c = 0; c < count; ++c) planes[c] = x + static_cast<uint64_t>(c * p.x_channel_stride * sizeof(Scalar));
   // A few pixels' places are on their way at a time.
   const auto each = [&](auto batch, const auto& copy) {
 #pragma unroll 1
@@ -131,6 +128,9 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Filler& f, device::SharedAdd
     each(Batch<4>{}, [&](const Pixel& at) { device::cp_async<8>(to + at.y, pixel_in(x, at), bytes); });
     return;
   }
+  uint64_t planes[count];  // of the lane's channels
+#pragma unroll
+  for (int c = 0; c < count; ++c) planes[c] = x + static_cast<uint64_t>(c * p.x_channel_stride * sizeof(Scalar));
   if (p.fill == Fill::rows) {
     // They are first [channel][pixel], in the order of channels that leaves neighbours in different banks.
     each(Batch<2>{}, [&](const Pixel& at) {

@@ -72,12 +72,12 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.positions = tile.images * tile.rows * tile.columns;
   q.patch_plane = pixel_bytes(mode_of(p)) * patch.pitch;
   q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);
-  q.stages = shared.patch_stages, q.zero = 0, q.phase_of_block = 0;
+  q.stages = shared.patch_stages, q.zero = 0;
   // Neighbouring columns of an output row come from the phases in turn: their sums should lie in different banks.
   int32_t columns = 1;
   for (int32_t i = 0; i < t.sets; ++i) columns = std::max(columns, t.set[i].columns);
   q.skew = columns == 1 ? 0 : 32 / columns / 2 * 2;
-
+  q.phase_of_block = 0;
   for (int32_t block = 0; block < config.rows(); ++block) {
     q.phase_of_block |= static_cast<uint32_t>(block / t.channel_blocks) << 4 * block;
   }

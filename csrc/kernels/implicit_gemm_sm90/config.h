@@ -13,10 +13,11 @@ using namespace implicit_gemm;
 
 // Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
 // the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
-// and y is written as boxes or by threads, in channels_last, or as rows. What few layers need, steps that are shared
-// out evenly, is another one again, which does all else that the general one does.
-enum class Variant { general, boxes, channels, rows, balanced };
-constexpr bool is_general(Variant v) { return v == Variant::general || v == Variant::balanced; }
+// and y is written as boxes or by threads, in channels_last, or as rows. What few layers need are variants that do all
+// else that the general one does: threads bring x as it lies, or that and steps that are shared out evenly.
+enum class Variant { general, boxes, channels, rows, threads, balanced };
+constexpr bool threads_bring(Variant v) { return v == Variant::threads || v == Variant::balanced; }
+constexpr bool is_general(Variant v) { return v == Variant::general || threads_bring(v); }
 
 // Sets of variants. What is missing of a configuration is what hardly any layer of the sweep needs: it takes a layer
 // another way then, or another configuration does.
@@ -24,7 +25,7 @@ using Variants = uint32_t;
 constexpr Variants set_of(Variant v) { return 1u << static_cast<uint32_t>(v); }
 inline constexpr Variants with_general = set_of(Variant::general), with_boxes = set_of(Variant::boxes),
                           with_channels = set_of(Variant::channels), with_rows = set_of(Variant::rows),
-                          with_balanced = set_of(Variant::balanced);
+                          with_threads = set_of(Variant::threads), with_balanced = set_of(Variant::balanced);
 
 // Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
 // positions each. Or they take a block's tiles in turn (ping-pong), if a tile is one warpgroup's: one multiplies while
@@ -33,7 +34,7 @@ struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
   Variants tf32 = 0, half = 0;  // that are compiled for TF32 and for 16-bit types
-  Variants ieee = 0;            // for float32 without TF32, beside the general one
+  Variants ieee = 0;  // for float32 without TF32, beside that by threads, which saves splitting a copy's parts
 
   constexpr bool alternate() const { return groups_m * groups_n == 1; }
   constexpr int32_t tile_threads() const { return 128 * groups_m * groups_n; }      // that multiply a tile
@@ -43,8 +44,10 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    // 128 channels, one row of 256 positions or 8 columns of 32 rows. Both warpgroups read the same patch.
-    {"128x256", 2, 1, 1, 256, 1, with_general, with_general},
+    // 128 channels, one row of positions or 8 columns of 24 rows. Both warpgroups read the same patch: of what is
+    // gathered,
+    // many channels, a step reads the least.
+    {"128x192", 2, 1, 1, 192, 1, with_general, with_general},
     // Two phases of 64 channels in a warpgroup, so that it writes both phases of a column.
     {"2x64x256", 1, 2, 2, 128, 1, with_general | with_rows, with_rows},
     {"2x64x128", 1, 2, 2, 64, 1, with_general | with_channels | with_rows, with_boxes | with_rows},
@@ -55,15 +58,15 @@ inline constexpr Config configs[] = {
     {"64x256", 1, 2, 1, 128, 1},
     {"64x128", 1, 2, 1, 64, 1, 0, 0, with_balanced},
     // Short reductions, whose sums take long to write; and 64 channels.
-    {"64x128x2_pingpong", 1, 1, 1, 128, 2, with_general | with_boxes | with_channels | with_rows,
-     with_general | with_boxes | with_channels | with_rows},
+    {"64x128x2_pingpong", 1, 1, 1, 128, 2, with_threads | with_boxes | with_channels | with_rows,
+     with_threads | with_boxes | with_channels | with_rows},
     {"2x64x128_pingpong", 1, 1, 2, 128, 1, with_channels | with_rows,
      with_general | with_boxes | with_channels | with_rows},
     // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,
     // 260), 12 and 9.
     {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_channels | with_rows},
     {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows},
-    {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels, with_general},
+    {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels},
     {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows, with_rows},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
@@ -160,7 +163,7 @@ constexpr int32_t fewest_weight_stages(Mode m) { return m == Mode::ieee ? 2 : 3;
 // float32 without TF32 sums up a step in registers of its own.
 constexpr bool fits_registers(const Config& c, Mode m) { return m != Mode::ieee || c.accumulators() <= 64; }
 constexpr bool has_variant(const Config& c, Mode m, Variant v) {
-  const Variants compiled = m == Mode::ieee   ? (fits_registers(c, m) ? with_general | c.ieee : 0)
+  const Variants compiled = m == Mode::ieee   ? (fits_registers(c, m) ? with_threads | c.ieee : 0)
                             : m == Mode::tf32 ? c.tf32
                                               : c.half;
   return (compiled & set_of(v)) != 0;
@@ -172,7 +175,7 @@ constexpr bool takes_in_place(Mode m, Variant v) {
   return v != Variant::rows && (m == Mode::float16 || m == Mode::bfloat16);
 }
 constexpr bool has_mode(const Config& c, Mode m) {
-  return m == Mode::ieee ? has_variant(c, m, Variant::general) : (m == Mode::tf32 ? c.tf32 : c.half) != 0;
+  return m == Mode::ieee ? has_variant(c, m, Variant::threads) : (m == Mode::tf32 ? c.tf32 : c.half) != 0;
 }
 
 // What decides it: how a tile gets x and how y is written.
@@ -192,7 +195,8 @@ constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Need
     const Variant v = !n.y_pixels ? Variant::rows : n.y_boxes ? Variant::boxes : Variant::channels;
     if (has_variant(c, m, v) && (!n.in_place || takes_in_place(m, v))) return v;
   }
-  if (has_variant(c, m, Variant::general)) return Variant::general;
+  if (n.x_boxes && has_variant(c, m, Variant::general)) return Variant::general;
+  if (has_variant(c, m, Variant::threads)) return Variant::threads;
   return std::nullopt;
 }
 

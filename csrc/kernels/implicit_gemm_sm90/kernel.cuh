@@ -68,6 +68,7 @@ void with_variant(Variant variant, const F& f) {
   if_it_is(std::integral_constant<Variant, Variant::boxes>{});
   if_it_is(std::integral_constant<Variant, Variant::channels>{});
   if_it_is(std::integral_constant<Variant, Variant::rows>{});
+  if_it_is(std::integral_constant<Variant, Variant::threads>{});
   if_it_is(std::integral_constant<Variant, Variant::balanced>{});
 }
 

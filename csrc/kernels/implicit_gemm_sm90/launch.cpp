@@ -10,7 +10,7 @@ cudaError_t launch(const Plan& plan, const Problem& given, const Operands& opera
   Launch launch;
   make_launch(plan, problem, operands, launch);
   Params& params = launch.params;
-  // Without a map of x, threads bring the patch.
+  // Without a map of x, threads bring the patch, if there is a kernel for it.
   if (uses_x_map(params)) params.copy_boxes = make_tensor_map(launch.x_map, params.x_map);
   if (params.im2col && !params.copy_boxes) return cudaErrorNotSupported;
   if (uses_wide_x_map(params)) params.copy_boxes = make_tensor_map(launch.wide_x_map, params.wide_x_map);

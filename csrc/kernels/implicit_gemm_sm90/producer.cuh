@@ -118,7 +118,7 @@ struct Parts {
 template <Variant variant>
 CONVT_DEVICE Parts parts_of(const Params& p, const Place& at, int32_t unit, const Chunks& chunks) {
   if constexpr (!is_general(variant)) return {0, 1, 0};
-  if constexpr (variant == Variant::general) {
+  if constexpr (variant != Variant::balanced) {
     return {at.split, p.splits, static_cast<int64_t>(at.reduction) * p.splits};
   }
   const int32_t tile = unit - chunks.first, block = static_cast<int32_t>(blockIdx.x);
@@ -220,6 +220,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
 
 // Weights that lie as rows of output channels, to rows of input channels. Half of a block is 32 rows of 32 channels
 // either way, so that it stays where it is; each of the two warps has every second half.
+template <Variant variant>
 CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
   constexpr int32_t half_bytes = block_bytes / 2;
   const int32_t thread = static_cast<int32_t>(threadIdx.x) - consumers - 64, half = thread / 32, lane = thread % 32;
@@ -249,7 +250,6 @@ CONVT_DEVICE void transpose_weights(const Params& p, const Barriers& barriers) {
     __syncwarp();
     if (lane == 0) device::mbarrier_arrive(barriers.weights_full(ring.stage));
   };
-  constexpr Variant variant = Variant::general;  // which alone does this
   const int32_t end = units_end<variant>(p);
   for (int32_t unit = first_unit<variant>(p); unit < end; unit = next_unit<variant>(p, unit, end)) {
     for (int32_t tile = 0; tile < p.reuse; ++tile) {
@@ -921,14 +921,16 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
     } else if (prepares_boxes<mode>(p)) {
       prepare_boxes<mode, variant>(p, shared, barriers);
     } else if (transposes_weights<mode>(p)) {
-      transpose_weights(p, barriers);
+      transpose_weights<variant>(p, barriers);
     }
-  } else if (p.fill == Fill::channels) {
-    fill_patches<mode, variant, Fill::channels>(p, shared, barriers);
-  } else if (p.fill == Fill::rows) {
-    fill_patches<mode, variant, Fill::rows>(p, shared, barriers);
-  } else {
-    fill_patches<mode, variant, Fill::elements>(p, shared, barriers);
+  } else if constexpr (threads_bring(variant)) {
+    if (p.fill == Fill::channels) {
+      fill_patches<mode, variant, Fill::channels>(p, shared, barriers);
+    } else if (p.fill == Fill::rows) {
+      fill_patches<mode, variant, Fill::rows>(p, shared, barriers);
+    } else {
+      fill_patches<mode, variant, Fill::elements>(p, shared, barriers);
+    }
   }
 }
 

@@ -42,12 +42,16 @@ bool may_gather(const Problem& p, const family::Tables& t) {
   return true;
 }
 
+// Whether pixels are whole units of 16 bytes, as the copy engine wants them.
+bool has_pixels_of_units(const Problem& p) {
+  return p.x_strides[1] == 1 && p.in_channels_per_group() * element_size(p.dtype) % family::unit_bytes == 0;
+}
+
 // Whether x is not in channels_last as it is, or not as the copy engine wants it, or is to be rounded to TF32 or split
 // into two such numbers; and how many blocks bring it there.
 bool may_bring_into_channels_last(const Problem& p) {
-  const int64_t unit = family::unit_bytes / element_size(p.dtype);
   const bool rounds = p.dtype == DataType::float32;
-  if (!rounds && p.x_strides[1] == 1 && p.in_channels_per_group() % unit == 0) return false;
+  if (!rounds && has_pixels_of_units(p)) return false;
   const int64_t pixels = checked_mul(p.in_h, p.in_w);
   const int64_t tiles =
       checked_mul(ceil_div<int64_t>(pixels, family::channels_last_pixels), checked_mul(p.batch, p.in_channels));
@@ -429,7 +433,12 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
     if (way.form == Form::gathered && all_columns > config.columns()) {
       return refused("gathers images of no more columns than a tile, unless the copy engine brings x in im2col mode");
     }
-    return refused(family::has_variant(config, family::mode_of(p), family::Variant::general)
+    const auto compiled = [&](family::Variant v) { return family::has_variant(config, family::mode_of(p), v); };
+    if (way.source == Source::direct && !(has_pixels_of_units(p) && p.x_aligned) &&
+        !compiled(family::Variant::threads)) {
+      return refused("is compiled for x that the copy engine brings");
+    }
+    return refused(compiled(family::Variant::general) || compiled(family::Variant::threads)
                        ? "needs more shared memory than a block has"
                        : "is compiled for boxes of x and whole rows of y, without gathering and splits");
   }
