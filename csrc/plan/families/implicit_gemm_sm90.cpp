@@ -365,8 +365,8 @@ Phases phases_of(const Problem& p, const Config& config) {
 // Why a configuration takes nothing of a problem, in whatever way, but for its phases; empty if it may.
 std::string mode_refusal(const Problem& p, const Config& config) {
   if (family::has_mode(config, family::mode_of(p))) return "";
-  return family::mode_of(p) == Mode::ieee ? "has no registers for promoted sums, which float32 without TF32 needs"
-                                          : "is for float32 without TF32";
+  if (family::mode_of(p) == Mode::ieee) return "has no registers for promoted sums, which float32 without TF32 needs";
+  return config.tf32 != 0 ? "is for TF32" : config.half != 0 ? "is for 16-bit types" : "is for float32 without TF32";
 }
 
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, Way way, const Phases& phases) {
