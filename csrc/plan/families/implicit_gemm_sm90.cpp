@@ -206,9 +206,9 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
     one_shift &= t.set[i].steps == 1 && step.row == t.step[0].row && step.column == t.step[0].column;
   }
   const int64_t tiles = n.channels * t.sets;
-  // 1, 2, 4 or 8 splits of reductions that would leave multiprocessors idle; and all steps shared out evenly.
+  // Up to 8 splits of reductions that would leave multiprocessors idle; and all steps shared out evenly.
   constexpr int32_t most_splits = 8;
-  for (int32_t attempt = 1; attempt <= 2 * most_splits; attempt *= 2) {
+  for (int32_t attempt = 1; attempt <= most_splits + 1; ++attempt) {
     const bool balanced = attempt > most_splits;
     tile.balanced_blocks = balanced ? device.multiprocessors : 0;
     const int32_t splits = balanced ? family::most_parts(t, n, tile.balanced_blocks) : attempt;
