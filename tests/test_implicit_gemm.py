@@ -501,19 +501,19 @@ def random_operands(rng, configuration, dtype, draws=2000):
         if "rows" in way:
             p = replace(p, size=(p.size[0], math.ceil(p.size[1] / 8) * 8))
             memory[0] = "contiguous"
-
-        def operands(make, p=p, memory=memory):
-            return [lay_out(make(shape), m) for shape, m in zip((p.x_shape, p.w_shape), memory, strict=True)]
-
-        def is_taken(x, w, p=p):
+        # Most are not taken, and real operands take long to make.
+        for make in (
+            functools.partial(torch.empty, device="meta"),
+            functools.partial(random_tensor, device="cuda"),
+        ):
+            x, w = (
+                lay_out(make(shape, dtype=dtype), m) for shape, m in zip((p.x_shape, p.w_shape), memory, strict=True)
+            )
             candidate = candidate_of(configuration, p, x, w)
-            return candidate.fits or candidate.refusal == "is not in the code for sm_90a"
-
-        # Most are not, and real operands take long to make.
-        if is_taken(*operands(lambda shape: torch.empty(shape, dtype=dtype, device="meta"))):
-            x, w = operands(lambda shape: random_tensor(shape, dtype, "cuda"))
-            if is_taken(x, w):
-                return p, x, w
+            if not candidate.fits and candidate.refusal != "is not in the code for sm_90a":
+                break
+        else:
+            return p, x, w
     return None
 
 
