@@ -190,6 +190,13 @@ def banner(lines):
     print("\n".join(["*" * width, *(f"* {line.ljust(width - 4)} *" for line in lines), "*" * width]), flush=True)
 
 
+def write_if_new(path, text):
+    """What has not changed is not compiled again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
 def write_build_info(folder, torch, cuda_version, note, archs):
     """A translation unit of its own, so that a new digest does not recompile everything."""
     quoted = json.dumps
@@ -202,9 +209,14 @@ const convt::BuildInfo& convt::build_info() {{
 }}
 """
     path = folder / "build_info.cpp"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
+    write_if_new(path, text)
+    return path
+
+
+def write_unit(folder, name, sources):
+    """A translation unit of several sources: torch's headers, which take longer than what these do, are read once."""
+    path = folder / f"{name}.cpp"
+    write_if_new(path, "".join(f"#include {json.dumps(source.as_posix())}\n" for source in sources))
     return path
 
 
@@ -230,12 +242,13 @@ def extension(torch, build_folder):
         )
     from torch.utils import cpp_extension
 
-    sources = [ROOT / "csrc/bindings.cpp"]
-    for folder in ("ops", "plan", "kernels"):
-        sources += sorted((ROOT / "csrc" / folder).rglob("*.cpp"))
     # A family's launch.cpp calls what only nvcc compiles.
     without = ("no_cuda.cpp",) if home is not None else ("cuda.cpp", "launch.cpp")
-    sources = [s for s in sources if s.name not in without]
+    ops, plan, kernels = (
+        [source for source in sorted((ROOT / "csrc" / folder).rglob("*.cpp")) if source.name not in without]
+        for folder in ("ops", "plan", "kernels")
+    )
+    sources = [ROOT / "csrc/bindings.cpp", write_unit(build_folder, "ops", ops), *plan, *kernels]
     cuda_version = f"{version[0]}.{version[1]}" if version else ""
     sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
     cxx = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]

@@ -13,7 +13,7 @@ from convt import _C
 
 DTYPES = (torch.float16, torch.bfloat16)
 FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-NAMES = [f"gemm_scatter_sm90/{name}" for name in ("128x64", "128x128", "128x128_pingpong", "256x128")]
+NAMES = [f"gemm_scatter_sm90/{name}" for name in ("128x64", "128x128_pingpong", "256x128")]
 
 
 def patches(batch, in_channels, out_channels, size, kernel, groups=1):

@@ -50,8 +50,8 @@ Tensor adjoint(const Tensor& a, const Tensor& b, const Bilinear& real) {
   return real(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
 }
 
-Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
-               IntArrayRef padding, IntArrayRef output_padding, int64_t groups, IntArrayRef dilation) {
+Tensor forward_cpu(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
+                   IntArrayRef padding, IntArrayRef output_padding, int64_t groups, IntArrayRef dilation) {
   const auto g = check_forward<int64_t>(input, weight, bias, stride, padding, output_padding, groups, dilation);
   const auto format = result_format(input, weight);
   if (elements(g.y) == 0) return finish(at::empty(g.y, input.options()), format, g.batched);
@@ -59,8 +59,8 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   if (is_half(input) || (bias && input.scalar_type() == at::kComplexHalf)) {
     // Rounded once, after the bias.
     const auto type = input.is_complex() ? at::kComplexFloat : at::kFloat;
-    return forward(input.to(type), weight.to(type), bias ? std::make_optional(bias->to(type)) : std::nullopt, stride,
-                   padding, output_padding, groups, dilation)
+    return forward_cpu(input.to(type), weight.to(type), bias ? std::make_optional(bias->to(type)) : std::nullopt,
+                       stride, padding, output_padding, groups, dilation)
         .to(input.scalar_type());
   }
   Tensor y = bilinear(batched(input), resolved(weight), [&](const Tensor& x, const Tensor& w) {
@@ -71,9 +71,9 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   return finish(y, format, g.batched);
 }
 
-Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef input_size, IntArrayRef stride,
-                  IntArrayRef padding, int64_t groups, IntArrayRef dilation,
-                  std::optional<c10::MemoryFormat> memory_format) {
+Tensor input_grad_cpu(const Tensor& grad_output, const Tensor& weight, IntArrayRef input_size, IntArrayRef stride,
+                      IntArrayRef padding, int64_t groups, IntArrayRef dilation,
+                      std::optional<c10::MemoryFormat> memory_format) {
   const auto g = check_input_grad<int64_t>(grad_output, weight, input_size, stride, padding, groups, dilation);
   const auto format = result_format(grad_output, weight, memory_format);
   if (elements(g.x) == 0 || elements(g.y) == 0) {
@@ -89,9 +89,9 @@ Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef i
   return finish(x, format, g.batched);
 }
 
-Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
-                   IntArrayRef padding, int64_t groups, IntArrayRef dilation,
-                   std::optional<c10::MemoryFormat> memory_format) {
+Tensor weight_grad_cpu(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
+                       IntArrayRef padding, int64_t groups, IntArrayRef dilation,
+                       std::optional<c10::MemoryFormat> memory_format) {
   const auto g = check_weight_grad<int64_t>(input, grad_output, kernel_size, stride, padding, groups, dilation);
   const auto format = result_format(input, grad_output, memory_format);
   if (elements(g.w) == 0 || elements(g.x) == 0 || elements(g.y) == 0) {
@@ -114,7 +114,7 @@ Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef k
 }  // namespace convt::ops
 
 TORCH_LIBRARY_IMPL(convt, CPU, m) {
-  m.impl("conv_transpose2d", convt::ops::forward);
-  m.impl("conv_transpose2d_input_grad", convt::ops::input_grad);
-  m.impl("conv_transpose2d_weight_grad", convt::ops::weight_grad);
+  m.impl("conv_transpose2d", convt::ops::forward_cpu);
+  m.impl("conv_transpose2d_input_grad", convt::ops::input_grad_cpu);
+  m.impl("conv_transpose2d_weight_grad", convt::ops::weight_grad_cpu);
 }

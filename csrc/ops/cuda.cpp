@@ -193,14 +193,14 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
 
 bool is_complex_half(const Tensor& t) { return t.scalar_type() == at::kComplexHalf; }
 
-Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
-               IntArrayRef padding, IntArrayRef output_padding, int64_t groups, IntArrayRef dilation) {
+Tensor forward_cuda(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, IntArrayRef stride,
+                    IntArrayRef padding, IntArrayRef output_padding, int64_t groups, IntArrayRef dilation) {
   const auto g = check_forward<int64_t>(input, weight, bias, stride, padding, output_padding, groups, dilation);
   const c10::cuda::CUDAGuard guard(input.device());
   if (is_complex_half(input)) {
-    return forward(input.to(at::kComplexFloat), weight.to(at::kComplexFloat),
-                   bias ? std::make_optional(bias->to(at::kComplexFloat)) : std::nullopt, stride, padding,
-                   output_padding, groups, dilation)
+    return forward_cuda(input.to(at::kComplexFloat), weight.to(at::kComplexFloat),
+                        bias ? std::make_optional(bias->to(at::kComplexFloat)) : std::nullopt, stride, padding,
+                        output_padding, groups, dilation)
         .to(at::kComplexHalf);
   }
   const Tensor x = batched(input), w = resolved(weight);
@@ -215,14 +215,14 @@ Tensor forward(const Tensor& input, const Tensor& weight, const std::optional<Te
   return g.batched ? y : y.squeeze(0);
 }
 
-Tensor input_grad(const Tensor& grad_output, const Tensor& weight, IntArrayRef input_size, IntArrayRef stride,
-                  IntArrayRef padding, int64_t groups, IntArrayRef dilation,
-                  std::optional<c10::MemoryFormat> memory_format) {
+Tensor input_grad_cuda(const Tensor& grad_output, const Tensor& weight, IntArrayRef input_size, IntArrayRef stride,
+                       IntArrayRef padding, int64_t groups, IntArrayRef dilation,
+                       std::optional<c10::MemoryFormat> memory_format) {
   const auto g = check_input_grad<int64_t>(grad_output, weight, input_size, stride, padding, groups, dilation);
   const c10::cuda::CUDAGuard guard(grad_output.device());
   if (is_complex_half(grad_output)) {
-    return input_grad(grad_output.to(at::kComplexFloat), weight.to(at::kComplexFloat), input_size, stride, padding,
-                      groups, dilation, memory_format)
+    return input_grad_cuda(grad_output.to(at::kComplexFloat), weight.to(at::kComplexFloat), input_size, stride, padding,
+                           groups, dilation, memory_format)
         .to(at::kComplexHalf);
   }
   const Tensor y = batched(grad_output), w = resolved(weight);
@@ -276,14 +276,14 @@ class DeterministicCuDNN {
   static inline bool deterministic_ = false, benchmark_ = false;
 };
 
-Tensor weight_grad(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
-                   IntArrayRef padding, int64_t groups, IntArrayRef dilation,
-                   std::optional<c10::MemoryFormat> memory_format) {
+Tensor weight_grad_cuda(const Tensor& input, const Tensor& grad_output, IntArrayRef kernel_size, IntArrayRef stride,
+                        IntArrayRef padding, int64_t groups, IntArrayRef dilation,
+                        std::optional<c10::MemoryFormat> memory_format) {
   const auto g = check_weight_grad<int64_t>(input, grad_output, kernel_size, stride, padding, groups, dilation);
   const c10::cuda::CUDAGuard guard(input.device());
   if (is_complex_half(input)) {
-    return weight_grad(input.to(at::kComplexFloat), grad_output.to(at::kComplexFloat), kernel_size, stride, padding,
-                       groups, dilation, memory_format)
+    return weight_grad_cuda(input.to(at::kComplexFloat), grad_output.to(at::kComplexFloat), kernel_size, stride,
+                            padding, groups, dilation, memory_format)
         .to(at::kComplexHalf);
   }
   const Tensor x = batched(input), y = batched(grad_output);
@@ -322,7 +322,7 @@ const std::string& forced_configuration() { return forced(); }
 }  // namespace convt::ops
 
 TORCH_LIBRARY_IMPL(convt, CUDA, m) {
-  m.impl("conv_transpose2d", convt::ops::forward);
-  m.impl("conv_transpose2d_input_grad", convt::ops::input_grad);
-  m.impl("conv_transpose2d_weight_grad", convt::ops::weight_grad);
+  m.impl("conv_transpose2d", convt::ops::forward_cuda);
+  m.impl("conv_transpose2d_input_grad", convt::ops::input_grad_cuda);
+  m.impl("conv_transpose2d_weight_grad", convt::ops::weight_grad_cuda);
 }

@@ -23,7 +23,6 @@ struct Config {
 
 inline constexpr Config configs[] = {
     {"128x64", 128, 64, false},
-    {"128x128", 128, 128, false},
     {"128x128_pingpong", 128, 128, true},
     {"256x128", 256, 128, false},
 };

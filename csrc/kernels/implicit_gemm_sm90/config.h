@@ -34,7 +34,9 @@ struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
   Variants tf32 = 0, half = 0;  // that are compiled for TF32 and for 16-bit types
-  Variants ieee = 0;  // for float32 without TF32, beside that by threads, which saves splitting a copy's parts
+  // For float32 without TF32, beside Variant::threads, which every configuration has there: threads split into two parts
+  // what they bring.
+  Variants ieee = 0;
 
   constexpr bool alternate() const { return groups_m * groups_n == 1; }
   constexpr int32_t tile_threads() const { return 128 * groups_m * groups_n; }      // that multiply a tile
@@ -44,12 +46,11 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    // 128 channels, one row of positions or 8 columns of 24 rows. Both warpgroups read the same patch: of what is
-    // gathered,
-    // many channels, a step reads the least.
+    // Many channels, at one row of positions or 8 columns of 24 rows. Both warpgroups read the same patch: where inputs
+    // are gathered, a step of this one reads the least.
     {"128x192", 2, 1, 1, 192, 1, with_general, with_general},
     // Two phases of 64 channels in a warpgroup, so that it writes both phases of a column.
-    {"2x64x256", 1, 2, 2, 128, 1, with_general | with_rows, with_rows},
+    {"2x64x256", 1, 2, 2, 128, 1, with_general | with_rows},
     {"2x64x128", 1, 2, 2, 64, 1, with_general | with_channels | with_rows, with_boxes | with_rows},
     // Few positions.
     {"128x64", 2, 1, 1, 64, 1, with_general | with_boxes, with_general | with_boxes | with_channels | with_rows},
@@ -67,7 +68,7 @@ inline constexpr Config configs[] = {
     {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_channels | with_rows},
     {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows},
     {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels},
-    {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows, with_rows},
+    {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows},
 };
 inline constexpr int32_t most_rows = 2;  // blocks of a tile
 // Rows of y whose channels share a block: each is a warp's 16 channels, at least.

@@ -439,6 +439,7 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
     }
 
     const int32_t barrier = 4 + group;
+    constexpr int32_t group_threads = 128;
     const auto buffers_of_group = [&] {
       return device::dynamic_shared_address() +
              static_cast<uint32_t>(
@@ -473,133 +474,132 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           device::bulk_commit();
         }
       }
-      if (at_edge && device::named_barrier_or(barrier, Layout::threads, edge)) [[unlikely]] {
-        // What is looked at again has been written.
-        if (stores) device::bulk_wait();
-        device::named_barrier(barrier, Layout::threads);
-        if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
-      }
     };
 
-    if (boxes || channels || (general && p.channels_innermost)) {
-      using Layout = ChannelsLast<mode, Row>;
-      if (boxes || (general && p.store_boxes)) {
-        store_boxes(std::type_identity<Layout>{});
-        continue;
-      }
-      const device::SharedAddress buffers = buffers_of_group();
-      const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
-      typename Layout::Writer writer(p, at, w.group_m, group_thread);
-      // Others may read the last slab of the tile before.
-      device::named_barrier(barrier, Layout::threads);
-#pragma unroll 1
-      for (int s = 0; s < pieces * Layout::slabs; ++s) {
-        const device::SharedAddress buffer = buffers + static_cast<uint32_t>(s % 2 * (staged_bytes / 2));
-        // Only what stages a slab is chosen by its number: sums are registers.
-#pragma unroll
-        for (int k = 0; k < pieces * Layout::slabs; ++k) {
-          if (s == k) Layout::stage(p, sums, k, buffer, group_thread / 32, group_thread % 32);
+    const auto write_tile = [&] {
+      if (boxes || channels || (general && p.channels_innermost)) {
+        using Layout = ChannelsLast<mode, Row>;
+        if (boxes || (general && p.store_boxes)) {
+          store_boxes(std::type_identity<Layout>{});
+          return;
         }
-        const int32_t piece = w.group_n * pieces + s / Layout::slabs, first = s % Layout::slabs * Layout::positions;
-        if (first == 0 && !p.gather) {
-          writer.locate(p, at, Slab(p, at, piece, 0, Layout::positions, false), writer.first_position());
-        }
+        const device::SharedAddress buffers = buffers_of_group();
+        const int32_t group_thread = opaque(static_cast<int32_t>(threadIdx.x)) % Layout::threads;
+        typename Layout::Writer writer(p, at, w.group_m, group_thread);
+        // Others may read the last slab of the tile before.
         device::named_barrier(barrier, Layout::threads);
-        writer.write_at_width(p, at, piece, first, buffer);
-      }
-      if (at_edge) [[unlikely]] {
-        // What is looked at again has been written by all warps.
-        device::named_barrier(barrier, Layout::threads);
-        if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
-      }
-      continue;
-    }
-
-    if constexpr (!boxes && !channels && has_row_boxes(config, sizeof(Scalar))) {
-      if (p.store_boxes) {
-        store_boxes(std::type_identity<RowsInBoxes<mode, Row>>{});
-        continue;
-      }
-    }
-
-    // A slab at a time through shared memory of the warp's own.
-    constexpr bool may_merge = merges_pieces(config, sizeof(Scalar));
-    const bool merged = may_merge && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
-    constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
-    RowWriter<Scalar> writer{};
 #pragma unroll 1
-    for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
-      // Nothing else that writing a slab computes is kept for the next one: registers are full of sums.
-      const int32_t now_thread = opaque(static_cast<int32_t>(threadIdx.x));
-      const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
-      float* const staged = staged_by(now_thread);
-      Place now_at = at;
-      now_at.set = opaque(at.set), now_at.channel_tile = opaque(at.channel_tile);
-      const int piece = w.group_n * pieces + (merged ? 0 : s / slabs), first = merged ? s * slab : s % slabs * slab;
-      // Stages slab s: its number chooses the registers. In the order of y, of one or two phases; or sums as they are.
-      const auto stage = [&](auto side_by_side, auto phases) {
-        constexpr bool two = decltype(side_by_side)::value;
-        constexpr int in_order = decltype(phases)::value;
+        for (int s = 0; s < pieces * Layout::slabs; ++s) {
+          const device::SharedAddress buffer = buffers + static_cast<uint32_t>(s % 2 * (staged_bytes / 2));
+          // Only what stages a slab is chosen by its number: sums are registers.
 #pragma unroll
-        for (int k = 0; k < (two ? merged_slabs : pieces * slabs); ++k) {
-          if (s != k) continue;
-          constexpr int groups = slab / 8;
-          const auto fragment = [&](int j, int m) -> const float* {
-            return two ? &sums[m][j % 2][(k * (groups / 2) + j / 2) * 4]
-                       : &sums[m][k / slabs][(k % slabs * groups + j) * 4];
-          };
-          const int count = smaller(groups, two ? 2 * (width / 8) - k * groups : width / 8 - k % slabs * groups);
-          if constexpr (in_order > 0) {
-            RowsInOrder<mode, Row, in_order>::stage(fragment, count, reinterpret_cast<unsigned char*>(staged),
-                                                    now_w.lane);
-          } else {
-            float* const to = staged + now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2;
+          for (int k = 0; k < pieces * Layout::slabs; ++k) {
+            if (s == k) Layout::stage(p, sums, k, buffer, group_thread / 32, group_thread % 32);
+          }
+          const int32_t piece = w.group_n * pieces + s / Layout::slabs, first = s % Layout::slabs * Layout::positions;
+          if (first == 0 && !p.gather) {
+            writer.locate(p, at, Slab(p, at, piece, 0, Layout::positions, false), writer.first_position());
+          }
+          device::named_barrier(barrier, Layout::threads);
+          writer.write_at_width(p, at, piece, first, buffer);
+        }
+        return;
+      }
+
+      if constexpr (!boxes && !channels && has_row_boxes(configs[Row], sizeof(Scalar))) {
+        if (p.store_boxes) {
+          store_boxes(std::type_identity<RowsInBoxes<mode, Row>>{});
+          return;
+        }
+      }
+
+      // A slab at a time through shared memory of the warp's own.
+      constexpr bool may_merge = merges_pieces(config, sizeof(Scalar));
+      const bool merged = may_merge && p.piece_rows > 1 && p.by_pieces_columns.divisor % 2 == 0;
+      constexpr int slabs = (width + slab - 1) / slab, merged_slabs = (2 * width + slab - 1) / slab;
+      RowWriter<Scalar> writer{};
+#pragma unroll 1
+      for (int s = 0; s < (merged ? merged_slabs : pieces * slabs); ++s) {
+        // Nothing else that writing a slab computes is kept for the next one: registers are full of sums.
+        const int32_t now_thread = opaque(static_cast<int32_t>(threadIdx.x));
+        const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
+        float* const staged = staged_by(now_thread);
+        Place now_at = at;
+        now_at.set = opaque(at.set), now_at.channel_tile = opaque(at.channel_tile);
+        const int piece = w.group_n * pieces + (merged ? 0 : s / slabs), first = merged ? s * slab : s % slabs * slab;
+        // Stages slab s: its number chooses the registers. In the order of y, of one or two phases; or sums as they
+        // are.
+        const auto stage = [&](auto side_by_side, auto phases) {
+          constexpr bool two = decltype(side_by_side)::value;
+          constexpr int in_order = decltype(phases)::value;
 #pragma unroll
-            for (int m = 0; m < blocks; ++m) {
+          for (int k = 0; k < (two ? merged_slabs : pieces * slabs); ++k) {
+            if (s != k) continue;
+            constexpr int groups = slab / 8;
+            const auto fragment = [&](int j, int m) -> const float* {
+              return two ? &sums[m][j % 2][(k * (groups / 2) + j / 2) * 4]
+                         : &sums[m][k / slabs][(k % slabs * groups + j) * 4];
+            };
+            const int count = smaller(groups, two ? 2 * (width / 8) - k * groups : width / 8 - k % slabs * groups);
+            if constexpr (in_order > 0) {
+              RowsInOrder<mode, Row, in_order>::stage(fragment, count, reinterpret_cast<unsigned char*>(staged),
+                                                      now_w.lane);
+            } else {
+              float* const to = staged + now_w.lane / 4 * slab_pitch + now_w.lane % 4 * 2;
 #pragma unroll
-              for (int j = 0; j < groups; ++j) {
-                if (j >= count) break;
-                const float* const v = fragment(j, m);
-                float* const block = to + m * block_words<Row> + j * 8;
-                *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
-                *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
+              for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+                for (int j = 0; j < groups; ++j) {
+                  if (j >= count) break;
+                  const float* const v = fragment(j, m);
+                  float* const block = to + m * block_words<Row> + j * 8;
+                  *reinterpret_cast<float2*>(block) = make_float2(v[0], v[1]);
+                  *reinterpret_cast<float2*>(block + 8 * slab_pitch) = make_float2(v[2], v[3]);
+                }
               }
             }
           }
-        }
-      };
-      const auto stage_and_write = [&](auto phases) {
-        constexpr int in_order = decltype(phases)::value;
-        __syncwarp();
-        if constexpr (may_merge) {
-          if (merged) {
-            stage(std::true_type{}, phases);
+        };
+        const auto stage_and_write = [&](auto phases) {
+          constexpr int in_order = decltype(phases)::value;
+          __syncwarp();
+          if constexpr (may_merge) {
+            if (merged) {
+              stage(std::true_type{}, phases);
+            } else {
+              stage(std::false_type{}, phases);
+            }
           } else {
             stage(std::false_type{}, phases);
           }
-        } else {
-          stage(std::false_type{}, phases);
+          __syncwarp();
+          if constexpr (in_order > 0) {
+            RowsInOrder<mode, Row, in_order>::write_at_width(p, now_at, now_w, piece, first, merged, writer,
+                                                             reinterpret_cast<const unsigned char*>(staged));
+          } else {
+            const Slab now(p, at, piece, first, smaller(slab, (merged ? 2 * width : width) - first), merged);
+            write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
+          }
+        };
+        if (one_phase || (!general && blocks == 1)) {
+          stage_and_write(std::integral_constant<int, 1>{});
+        } else if (blocks == 2 && (!general || two_phases)) {
+          stage_and_write(std::integral_constant<int, blocks>{});
+        } else if constexpr (general) {
+          stage_and_write(std::integral_constant<int, 0>{});
         }
-        __syncwarp();
-        if constexpr (in_order > 0) {
-          RowsInOrder<mode, Row, in_order>::write_at_width(p, now_at, now_w, piece, first, merged, writer,
-                                                           reinterpret_cast<const unsigned char*>(staged));
-        } else {
-          const Slab now(p, at, piece, first, smaller(slab, (merged ? 2 * width : width) - first), merged);
-          write_slab_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, now_at, now_w, now, staged);
-        }
-      };
-      if (one_phase || (!general && blocks == 1)) {
-        stage_and_write(std::integral_constant<int, 1>{});
-      } else if (blocks == 2 && (!general || two_phases)) {
-        stage_and_write(std::integral_constant<int, blocks>{});
-      } else if constexpr (general) {
-        stage_and_write(std::integral_constant<int, 0>{});
       }
-    }
-    if (edge) {
-      __syncwarp();
-      correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
+    };
+    write_tile();
+    if (at_edge) [[unlikely]] {
+      // What is looked at again has been written, by the same warp or by the warpgroup.
+      if (!boxes && !channels && !p.store_boxes && !(general && p.channels_innermost)) {
+        __syncwarp();
+      } else if (device::named_barrier_or(barrier, group_threads, edge)) {
+        device::bulk_wait();
+        device::named_barrier(barrier, group_threads);
+      }
+      if (edge) correct_edges<mode, Row>(p, at, {w.group_m, w.group_n, w.warp, opaque(w.lane)});
     }
   }
   // Shared memory stays until the last boxes have been read.

@@ -559,11 +559,7 @@ struct ChannelsLast {
         }
         return;
       }
-#pragma unroll
-      for (int i = 0; i < positions / together; ++i) {
-        const int32_t position = first + i * together;
-        if (config.width % positions != 0 && first_of_slab + position >= config.width) break;
-        if (p.gather) locate(p, at_tile, Slab(p, at_tile, piece, first_of_slab, positions, false), position);
+      const auto write_one = [&](int i) {
 #pragma unroll
         for (int m = 0; m < config.m_blocks; ++m) {
           const uint4 words =
@@ -576,7 +572,22 @@ struct ChannelsLast {
             }
           }
         }
-        if (!p.gather) to += next, row += next_row, column += next_column;
+      };
+      const int32_t end = smaller(positions, config.width - first_of_slab);
+      if (p.gather) {
+        const Slab slab(p, at_tile, piece, first_of_slab, positions, false);
+#pragma unroll 1
+        for (int i = 0; first + i * together < end; ++i) {
+          locate(p, at_tile, slab, first + i * together);
+          write_one(i);
+        }
+        return;
+      }
+#pragma unroll
+      for (int i = 0; i < positions / together; ++i) {
+        if (config.width % positions != 0 && first + i * together >= end) break;
+        write_one(i);
+        to += next, row += next_row, column += next_column;
       }
     }
 
@@ -636,7 +647,9 @@ struct ChannelsLast {
         constexpr int elements = decltype(width)::value;
         if (tapless) [[unlikely]] {
           const int32_t count = smaller<int32_t>(positions, config.width - first_of_slab);
-          write_tapless<elements>(p, at_tile, Slab(p, at_tile, piece, first_of_slab, count, false));
+          // (Of vectors, or of elements: such phases are rare.)
+          write_tapless<elements == vector ? vector : 1>(p, at_tile,
+                                                         Slab(p, at_tile, piece, first_of_slab, count, false));
         }
         write<elements>(p, at_tile, piece, first_of_slab, from);
       };
