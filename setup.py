@@ -28,9 +28,17 @@ VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text()
 # Architectures of a build on a machine without a GPU. sm_80 code runs on every 8.x, 9.0a on H100 and H200, and the PTX
 # is compiled by the driver for what comes later.
 DEFAULT_ARCHS = "8.0+PTX;9.0a"
-# Families whose PTX is the same for all architectures: it is made once, for the oldest one, and machine code for each
-# of it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a.)
-ONE_PTX = ("column", "depthwise", "few_positions", "large_stride")
+# Families, or files of them, whose PTX is the same for all architectures: it is made once, for the oldest one, and
+# machine code for each of it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a. But of
+# implicit_gemm_sm80 a kernel does not begin before the one before it is done: of 16 bits none is chosen on sm_90.)
+ONE_PTX = (
+    "column",
+    "depthwise",
+    "direct",
+    "few_positions",
+    "implicit_gemm_sm80/instantiations/float16",
+    "large_stride",
+)
 # Families, by the end of their names, that have code for this architecture alone, where it is one of those built for.
 HOPPER, HOPPER_ARCH = "_sm90", "9.0a"
 OLDEST_TORCH = (2, 11)
@@ -174,7 +182,7 @@ import sys
 FLAGS = {json.dumps(flags_of_families(archs), indent=4, sort_keys=True)}
 command = sys.argv[1:]
 source = next(word for word in command if word.endswith(".cu"))
-family = next((f for f in FLAGS if f"/kernels/{{f}}/" in source), None)
+family = next((f for f in FLAGS if f"/kernels/{{f}}/" in source or f"/kernels/{{f}}.cu" in source), None)
 if family is not None:
     command = [word for word in command if not word.startswith("-gencode")] + FLAGS[family]
 os.execvp(command[0], command)

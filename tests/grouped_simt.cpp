@@ -86,11 +86,10 @@ void launch_row(const Problem& p, const grouped::Params& params) {
                                            grouped::pixel_tiles(c, sizeof(Scalar), Strict, XPixels), XPixels>(params);
                  });
   };
-  if (params.t.x_pixels) {
-    run.template operator()<true>();
-  } else {
-    run.template operator()<false>();
+  if constexpr (grouped::takes_x(grouped::configs[Row], true)) {
+    if (params.t.x_pixels) return run.template operator()<true>();
   }
+  run.template operator()<false>();
 }
 
 template <class Scalar, bool Strict, int StepWords>
@@ -139,7 +138,7 @@ bool run(DataType dtype) {
   if (spoil == 0) w.data[pick(0, p.w_elements() - 1)] = from_float<Scalar>(values[pick(0, 2)]);
   if (spoil == 1) x.data[pick(0, x_elements - 1)] = from_float<Scalar>(values[pick(0, 2)]);
   int32_t row = static_cast<int32_t>(pick(0, 1));
-  if (p.out_channels_per_group() <= 8) row = 0;
+  if (p.out_channels_per_group() <= 8 || !grouped::takes_x(grouped::configs[row], grouped::x_pixels(p))) row = 0;
   const std::string configuration = std::string("grouped/") + grouped::configs[row].name;
   Plan plan = make_forced_plan(p, *find_device("h200"), configuration);
   if (pick(0, 2) != 0) {

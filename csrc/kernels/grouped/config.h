@@ -25,10 +25,8 @@ constexpr int32_t pixel_tiles(const Config& c, int64_t element_bytes, bool stric
   return element_bytes == 4 && (strict || (!x_pixels && c.tiles == 1)) ? c.pixel_tiles / 2 : c.pixel_tiles;
 }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
-
-// Whether 16 output channels are the rows of a product, and input columns its columns, so that a lane has outputs that
-// are neighbours in a plane.
-constexpr bool channel_rows(bool x_pixels, int32_t tiles) { return x_pixels && tiles == 2; }
+// Where rows of x are innermost, two tiles are no faster for any layer of the sweep.
+constexpr bool takes_x(const Config& c, bool x_pixels) { return !x_pixels || c.tiles == 1; }
 
 inline constexpr int32_t warps = 8;  // two blocks an SM leave 128 registers
 inline constexpr int32_t block = 32 * warps;
@@ -145,13 +143,9 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   const int64_t columns = ceil_div<int64_t>(std::min<int64_t>(t.strip_columns, p.out_w), p.stride_w);
   t.unit_columns = static_cast<int32_t>(ceil_div<int64_t>(columns, pixels));
   t.units = static_cast<int32_t>(int64_t{t.unit_columns} * t.rows * t.block_groups * (t.block_tiles / c.tiles));
-  // Neighbouring channels start 4 banks apart, or 4 pieces if lanes have those of channels, see stage_rows().
+  // Neighbouring channels start 4 banks apart.
   const int64_t plane_words = pixels * p.stride_w * bytes / 4;
-  const int64_t piece_words = (p.stride_w == 2 ? 4 : 2) * bytes / 4;
-  t.stage_pitch = static_cast<int32_t>((channel_rows(t.x_pixels, c.tiles)
-                                            ? round_up(plane_words - 4 * piece_words, 32) + 4 * piece_words
-                                            : round_up(plane_words - 4, 16) + 4) *
-                                       4 / bytes);
+  t.stage_pitch = static_cast<int32_t>((round_up(plane_words - 4, 16) + 4) * 4 / bytes);
   t.stage_bytes = 8 * c.tiles * t.stage_pitch * bytes;
   if (!t.staged) t.stage_bytes = 0;
   const int64_t busy = busy_phases(w, p.stride_w);
@@ -274,7 +268,6 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double present = std::min(std::ceil(blocks / multiprocessors), resident);
 
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
-  const bool rows = channel_rows(t.x_pixels, c.tiles);
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
   const double entry = 27.5 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
   const double tap = 1 + c.tiles + fragments * (strict(p) ? 4.65 : 1);
@@ -296,8 +289,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                        : partial                  ? 21
                        : t.y_pixels || bytes == 2 ? 2.35
                                                   : 7.44;
-  const double work = 18 + t.batches * (102 + (rows ? 19 : 4.1) * most_residues * fragments) +
-                      kernel_rows * kernel_row + outputs * store;
+  const double work =
+      18 + t.batches * (102 + 4.1 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
   const double bare = t.y_pixels ? 4 + 1.66 * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
 
@@ -317,7 +310,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
   // fewer columns and more channels wait longer for their own instructions.
   const double issued = steps * (warps * (84 + planes) + t.units * unit) + warps * loads;
-  const double longer = !t.staged || c.tiles == 1 ? 1 : strict(p) ? (rows ? 1.33 : 1.77) : rows ? 0.92 : 1.2;
+  const double longer = !t.staged || c.tiles == 1 ? 1 : strict(p) ? 1.77 : 1.2;
   const double alone = steps * (70 + cycles * longer * (84 + planes + rounds * unit)) + cycles * loads;
   const double begin = 6920 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
   const double compute =

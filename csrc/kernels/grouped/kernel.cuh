@@ -85,31 +85,6 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict,
   }
 }
 
-// The same with weights as the 16 rows: words of channels g and g + 8 in turns; of inputs, each part or word of a
-// column.
-template <class Scalar, bool Strict, int StepWords>
-CONVT_DEVICE void multiply_rows(float (&d)[4], const uint32_t (&w)[2 * weight_words<Strict, StepWords>],
-                                const uint32_t (&x)[tile_words<Strict, StepWords> / 2]) {
-  if constexpr (Strict) {
-    const uint32_t w20[4] = {w[0], w[1], w[2], w[3]}, w10[4] = {w[4], w[5], w[6], w[7]}, w1[2] = {w[4], w[5]},
-                   w0[2] = {w[2], w[3]};
-    const uint32_t x0[1] = {x[0]}, x1[1] = {x[1]}, x02[2] = {x[0], x[2]}, x01[2] = {x[0], x[1]};
-    float sum[4];
-    multiply_parts(sum, w1, x1);
-    device::mma_m16n8k16<BFloat16>(sum, w20, x02);
-    device::mma_m16n8k16<BFloat16>(sum, w10, x01);
-    device::mma_m16n8k8<BFloat16>(sum, w0, x0);
-#pragma unroll
-    for (int q = 0; q < 4; ++q) d[q] += sum[q];
-  } else if constexpr (sizeof(Scalar) == 2 && StepWords == 4) {
-    device::mma_m16n8k8<Scalar>(d, w, x);
-  } else if constexpr (sizeof(Scalar) == 2) {
-    device::mma_m16n8k16<Scalar>(d, w, x);
-  } else {
-    device::mma_m16n8k8_tf32(d, w, x);
-  }
-}
-
 CONVT_DEVICE uint32_t pack_bfloat16(float low, float high) {
 #if defined(__CUDA_ARCH__)
   return pack(BFloat16{}, low, high);
@@ -374,7 +349,7 @@ struct alignas(8) Order {
 };
 
 // Of a lane's output channels of a unit, the one of tile n and element e of its pair. Of outputs that are stored
-// from registers, a lane has neighbouring channels. (Unless channels are rows of the product, see channel_rows().)
+// from registers, a lane has neighbouring channels.
 template <int Tiles>
 CONVT_DEVICE int32_t lane_channel(bool staged, int lane_pair, int n, int e) {
   return staged ? n * 8 + 2 * lane_pair + e : 2 * Tiles * lane_pair + 2 * n + e;
@@ -383,11 +358,10 @@ CONVT_DEVICE int32_t lane_channel(bool staged, int lane_pair, int n, int e) {
 // The block's weights in the order in which they are used: [tiles of a unit][kernel row][entry][step][tap of the
 // entry][tile][lane][words]. Of a step of 8 words a lane takes the neighbours 2 l and 2 l + 1, here as in the input.
 // True if one is not finite.
-template <class Scalar, bool Strict, int StepWords, int Tiles, bool XPixels>
+template <class Scalar, bool Strict, int StepWords, int Tiles>
 CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* order, uint32_t* weights) {
   constexpr int words = StepWords / 4, fragment = weight_words<Strict, StepWords>;
   constexpr int channels = pairs<Scalar, Strict> ? 2 : 1;
-  constexpr bool rows = channel_rows(XPixels, Tiles);
   const Tiling& t = p.t;
   const Scalar* w = static_cast<const Scalar*>(p.w);
   const uint32_t count = static_cast<uint32_t>(p.kernel_h * p.kernel_w) * p.steps.divisor * p.tiles.divisor * 32;
@@ -402,7 +376,7 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
     const int32_t group = static_cast<int32_t>(tile) / t.block_tiles;
     const int32_t in_group = static_cast<int32_t>(tile) - group * t.block_tiles, in_unit = in_group % Tiles;
     const int32_t co =
-        (b.tile + in_group - in_unit) * 8 + lane_channel<Tiles>(rows || t.staged, lane / 8, in_unit, lane / 4 % 2);
+        (b.tile + in_group - in_unit) * 8 + lane_channel<Tiles>(t.staged, lane / 8, in_unit, lane / 4 % 2);
     uint32_t element[words][channels] = {};
     if (b.group + group < p.groups && co < p.cout) {
 #pragma unroll
@@ -434,14 +408,7 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
     const Order o = order[tap_w];
     uint32_t* to = weights + (static_cast<int32_t>(tile) / Tiles * p.unit_weights + tap_h * p.row_weights +
                               (o.first + static_cast<int32_t>(step) * o.next) * (Tiles * 32 * fragment));
-    const int32_t in_fragment = static_cast<int32_t>(tile) % Tiles;
-    if constexpr (rows) {
-      to += lane * (2 * fragment) + in_fragment;
-#pragma unroll
-      for (int h = 0; h < fragment; ++h) to[2 * h] = word[h];
-      continue;
-    }
-    to += (in_fragment * 32 + lane) * fragment;
+    to += (static_cast<int32_t>(tile) % Tiles * 32 + lane) * fragment;
     if constexpr (fragment == 4) {
       *reinterpret_cast<uint4*>(to) = make_uint4(word[0], word[1], word[2], word[3]);
     } else if constexpr (fragment == 2) {
@@ -596,18 +563,16 @@ CONVT_DEVICE void read_words(const uint32_t* from, uint32_t (&to)[Words]) {
 
 // Products of what was read of the input and the weights of the taps of those phases whose bits are in Phases. A tile
 // of 16 columns of the input has words of columns g and g + 8 in turns.
-template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool ChannelRows, unsigned Phases>
+template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, unsigned Phases>
 CONVT_DEVICE const uint32_t* add_taps(const uint32_t (&a)[PixelTiles][tile_words<Strict, StepWords>], const uint32_t* w,
                                       Sums<Tiles, PixelTiles>& sums) {
-  // Of a lane: in one piece if channels are rows.
-  constexpr int fragment = weight_words<Strict, StepWords>, pieces = ChannelRows ? 1 : Tiles;
-  constexpr int words = ChannelRows ? Tiles * fragment : fragment;
+  constexpr int words = weight_words<Strict, StepWords>;  // of a lane
   constexpr int taps = (Phases & 1) + (Phases >> 1 & 1) + (Phases >> 2 & 1);
-  uint32_t b[taps][pieces][words];
+  uint32_t b[taps][Tiles][words];
 #pragma unroll
   for (int k = 0; k < taps; ++k) {
 #pragma unroll
-    for (int n = 0; n < pieces; ++n) read_words(w + (k * pieces + n) * 32 * words, b[k][n]);
+    for (int n = 0; n < Tiles; ++n) read_words(w + (k * Tiles + n) * 32 * words, b[k][n]);
   }
   int k = 0;
 #pragma unroll
@@ -616,20 +581,11 @@ CONVT_DEVICE const uint32_t* add_taps(const uint32_t (&a)[PixelTiles][tile_words
 #pragma unroll
     for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
-      for (int m = 0; m < PixelTiles; ++m) {
-        if constexpr (ChannelRows) {
-          uint32_t column[tile_words<Strict, StepWords> / 2];
-#pragma unroll
-          for (int i = 0; i < tile_words<Strict, StepWords> / 2; ++i) column[i] = a[m][2 * i + n];
-          multiply_rows<Scalar, Strict, StepWords>(sums[r][n][m], b[k][0], column);
-        } else {
-          multiply<Scalar, Strict, StepWords>(sums[r][n][m], a[m], b[k][n]);
-        }
-      }
+      for (int m = 0; m < PixelTiles; ++m) multiply<Scalar, Strict, StepWords>(sums[r][n][m], a[m], b[k][n]);
     }
     ++k;
   }
-  return w + taps * Tiles * 32 * fragment;
+  return w + taps * Tiles * 32 * words;
 }
 
 // A row of the input and all its channels: 16 columns in each of PixelTiles, 8 output channels in each of Tiles, the
@@ -664,7 +620,7 @@ CONVT_DEVICE void add_row(const Params& p, const uint32_t* row_x, const uint32_t
       }
     }
     const auto add = [&]<unsigned Phases>() {
-      w = add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, channel_rows(XPixels, Tiles), Phases>(a, w, sums);
+      w = add_taps<Scalar, Strict, StepWords, Tiles, PixelTiles, Phases>(a, w, sums);
     };
     if (phases == 7) {
       add.template operator()<7>();
@@ -912,88 +868,16 @@ CONVT_DEVICE Scalar* unit_outputs(const Params& p, const Block& b, int32_t row, 
   return static_cast<Scalar*>(p.y) + b.y + (static_cast<int32_t>(p.y_row) * (row + u.in_step) + u.y);
 }
 
-// Outputs of channels that are rows of the product, into a warp's piece of shared memory: a lane has two neighbouring
-// columns of channels g and g + 8. If the batch has all phases, they are one piece.
-template <int Tiles, int PixelTiles, class Scalar>
-CONVT_DEVICE void stage_rows(const Sums<Tiles, PixelTiles>& sums, const Start& start, int32_t stride, Scalar* to,
-                             int32_t pitch) {
-  const auto each = [&](const auto& put) {
-#pragma unroll
-    for (int m = 0; m < PixelTiles; ++m) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) put(to + (2 * m + n) * 8 * stride + half * 8 * pitch, m, n, 2 * half);
-      }
-    }
-  };
-  const auto put_pieces = [&]<int Stride>() {
-    each([&](Scalar* at, int m, int n, int e) {
-      float v[2 * Stride];
-#pragma unroll
-      for (int i = 0; i < 2 * Stride; ++i) v[i] = sums[i % Stride][n][m][e + i / Stride];
-      constexpr int width = Stride == 2 ? 4 : 2;
-#pragma unroll
-      for (int i = 0; i < 2 * Stride; i += width) store<width>(at + i, v + i);
-    });
-  };
-  if (stride == 1) {
-    put_pieces.template operator()<1>();
-  } else if (stride == 2 && start.count == 2 && start.adjacent != 0) {
-    put_pieces.template operator()<2>();
-  } else if (stride == 3 && start.count == 3 && start.adjacent != 0) {
-    put_pieces.template operator()<3>();
-  } else if (start.count == 2 && start.adjacent != 0 && ((stride | start.residue[0]) & 1) == 0) {
-    each([&](Scalar* at, int m, int n, int e) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float pair[2] = {sums[0][n][m][e + i], sums[1][n][m][e + i]};
-        store<2>(at + start.residue[0] + i * stride, pair);
-      }
-    });
-  } else {
-    each([&](Scalar* at, int m, int n, int e) {
-#pragma unroll
-      for (int r = 0; r < most_residues; ++r) {
-        if (r >= start.count) continue;
-        store<1>(at + start.residue[r], &sums[r][n][m][e]);
-        store<1>(at + start.residue[r] + stride, &sums[r][n][m][e + 1]);
-      }
-    });
-  }
-}
-
-// The same, stored from registers one by one.
-template <int Tiles, int PixelTiles, class Scalar>
-CONVT_DEVICE void store_channel_rows(const Params& p, const Unit& u, const Sums<Tiles, PixelTiles>& sums,
-                                     const Start& start, Scalar* y, int g, int l) {
-#pragma unroll
-  for (int k = 0; k < 2 * PixelTiles; ++k) {
-#pragma unroll
-    for (int r = 0; r < most_residues; ++r) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int32_t channel = g + e / 2 * 8, column = (8 * k + 2 * l + e % 2) * p.w_axis.stride + start.residue[r];
-        if (r < start.count && channel < u.channels && column < u.columns) {
-          store<1>(y + (channel * static_cast<int32_t>(p.y_channel) + column * p.plane_step),
-                   &sums[r][k % 2][k / 2][e]);
-        }
-      }
-    }
-  }
-}
-
 // A unit of work, a copy of which takes registers: into `stage`, or stored from registers.
 template <class Scalar, bool Strict, int StepWords, int Tiles, int PixelTiles, bool XPixels>
 CONVT_DEVICE void compute_unit(const Params& p, const Unit& u, const RowWork* rows, int32_t row_count,
                                const uint32_t* weights, const uint32_t* x, const Start* starts, const Entry* entries,
                                const float* bias, Scalar* stage, const Block& b, int32_t step_row) {
   constexpr int fragment = weight_words<Strict, StepWords>;
-  constexpr bool rows_are_channels = channel_rows(XPixels, Tiles);
   const Tiling& t = p.t;
   const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, l = lane % 4;
   const int32_t stride = p.w_axis.stride;
-  const uint32_t* unit_w = weights + (u.w + lane * (rows_are_channels ? Tiles * fragment : fragment));
+  const uint32_t* unit_w = weights + (u.w + lane * fragment);
 #pragma unroll 1
   for (int32_t batch = 0; batch < t.batches; ++batch) {
     const Start start = starts[batch];
@@ -1002,16 +886,14 @@ CONVT_DEVICE void compute_unit(const Params& p, const Unit& u, const RowWork* ro
     for (int n = 0; n < Tiles; ++n) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const int32_t channel = rows_are_channels ? g + 8 * e : lane_channel<Tiles>(t.staged, l, n, e);
+        const int32_t channel = lane_channel<Tiles>(t.staged, l, n, e);
         const float v = bias[smaller(channel, u.channels - 1)];
-        constexpr int apart = rows_are_channels ? 1 : 2;
-        const int first = rows_are_channels ? 2 * e : e;
 #pragma unroll
         for (int r = 0; r < most_residues; ++r) {
 #pragma unroll
           for (int m = 0; m < PixelTiles; ++m) {
-            sums[r][n][m][first] = sums[r][n][m][first + apart] = v;
-            keep(sums[r][n][m][first]), keep(sums[r][n][m][first + apart]);
+            sums[r][n][m][e] = sums[r][n][m][e + 2] = v;
+            keep(sums[r][n][m][e]), keep(sums[r][n][m][e + 2]);
           }
         }
       }
@@ -1024,13 +906,7 @@ CONVT_DEVICE void compute_unit(const Params& p, const Unit& u, const RowWork* ro
       if (row.x < 0) continue;
       add_row<Scalar, Strict, StepWords, Tiles, PixelTiles, XPixels>(p, x + row.x, batch_w + row.w, first, end, sums);
     }
-    if constexpr (rows_are_channels) {
-      if (t.staged) {
-        stage_rows<Tiles, PixelTiles>(sums, start, stride, stage + (g * t.stage_pitch + 2 * l * stride), t.stage_pitch);
-      } else {
-        store_channel_rows<Tiles, PixelTiles>(p, u, sums, start, unit_outputs<Scalar>(p, b, step_row, u), g, l);
-      }
-    } else if (t.staged) {
+    if (t.staged) {
       const int32_t next = 8 * stride;
 #pragma unroll
       for (int n = 0; n < Tiles; ++n) {
@@ -1260,7 +1136,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   for (int32_t k = thread; k < steps[0].rows * t.kernel_rows; k += block) {
     list_row(p, steps[0], static_cast<uint32_t>(k), works(0));
   }
-  bool bad = load_weights<Scalar, Strict, StepWords, Tiles, XPixels>(p, b, order, weights);
+  bool bad = load_weights<Scalar, Strict, StepWords, Tiles>(p, b, order, weights);
   if (load_rows<Scalar, Strict, XPixels>(p, 0, 0) || bad) *spoilt = 1;
   if (device::has_copy_engine && t.blank_rows) {
     // What rows without taps are copied from.

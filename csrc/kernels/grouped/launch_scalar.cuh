@@ -33,8 +33,10 @@ cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStr
 template <class Scalar, bool Strict, int StepWords>
 cudaError_t launch_steps(const Plan& plan, const Params& params, cudaStream_t stream) {
   return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
-    return params.t.x_pixels ? launch_configuration<Scalar, Strict, StepWords, true, Row>(plan, params, stream)
-                             : launch_configuration<Scalar, Strict, StepWords, false, Row>(plan, params, stream);
+    if constexpr (takes_x(configs[Row], true)) {
+      if (params.t.x_pixels) return launch_configuration<Scalar, Strict, StepWords, true, Row>(plan, params, stream);
+    }
+    return launch_configuration<Scalar, Strict, StepWords, false, Row>(plan, params, stream);
   });
 }
 

@@ -50,7 +50,6 @@ inline constexpr Config configs[] = {
     // are gathered, a step of this one reads the least.
     {"128x192", 2, 1, 1, 192, 1, with_general, with_general},
     // Two phases of 64 channels in a warpgroup, so that it writes both phases of a column.
-    {"2x64x256", 1, 2, 2, 128, 1, with_general | with_rows},
     {"2x64x128", 1, 2, 2, 64, 1, with_general | with_channels | with_rows, with_boxes | with_rows},
     // Few positions.
     {"128x64", 2, 1, 1, 64, 1, with_general | with_boxes, with_general | with_boxes | with_channels | with_rows},

@@ -47,6 +47,9 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
   for (int32_t row = 0; row < grouped::config_count; ++row) {
     const grouped::Config& config = grouped::configs[row];
     std::string reason = refusal;
+    if (reason.empty() && !grouped::takes_x(config, grouped::x_pixels(p))) {
+      reason = "takes inputs whose channels are contiguous in memory";
+    }
     if (reason.empty() && config.tiles > 1 && p.out_channels_per_group() <= 8 * (config.tiles - 1)) {
       reason = "takes more than " + std::to_string(8 * (config.tiles - 1)) + " output channels a group, not " +
                std::to_string(p.out_channels_per_group());
