@@ -28,17 +28,9 @@ VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text()
 # Architectures of a build on a machine without a GPU. sm_80 code runs on every 8.x, 9.0a on H100 and H200, and the PTX
 # is compiled by the driver for what comes later.
 DEFAULT_ARCHS = "8.0+PTX;9.0a"
-# Families, or files of them, whose PTX is the same for all architectures: it is made once, for the oldest one, and
-# machine code for each of it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a. But of
-# implicit_gemm_sm80 a kernel does not begin before the one before it is done: of 16 bits none is chosen on sm_90.)
-ONE_PTX = (
-    "column",
-    "depthwise",
-    "direct",
-    "few_positions",
-    "implicit_gemm_sm80/instantiations/float16",
-    "large_stride",
-)
+# Families whose PTX is the same for all architectures: it is made once, for the oldest one, and machine code for each
+# of it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a.)
+ONE_PTX = ("column", "depthwise", "direct", "few_positions", "large_stride")
 # Families, by the end of their names, that have code for this architecture alone, where it is one of those built for.
 HOPPER, HOPPER_ARCH = "_sm90", "9.0a"
 OLDEST_TORCH = (2, 11)
@@ -182,7 +174,7 @@ import sys
 FLAGS = {json.dumps(flags_of_families(archs), indent=4, sort_keys=True)}
 command = sys.argv[1:]
 source = next(word for word in command if word.endswith(".cu"))
-family = next((f for f in FLAGS if f"/kernels/{{f}}/" in source or f"/kernels/{{f}}.cu" in source), None)
+family = next((f for f in FLAGS if f"/kernels/{{f}}/" in source), None)
 if family is not None:
     command = [word for word in command if not word.startswith("-gencode")] + FLAGS[family]
 os.execvp(command[0], command)
@@ -256,7 +248,7 @@ def extension(torch, build_folder):
         [source for source in sorted((ROOT / "csrc" / folder).rglob("*.cpp")) if source.name not in without]
         for folder in ("ops", "plan", "kernels")
     )
-    sources = [ROOT / "csrc/bindings.cpp", write_unit(build_folder, "ops", ops), *plan, *kernels]
+    sources = [write_unit(build_folder, "module", [ROOT / "csrc/bindings.cpp", *ops]), *plan, *kernels]
     cuda_version = f"{version[0]}.{version[1]}" if version else ""
     sources.append(write_build_info(build_folder, torch, cuda_version, note, [a for a in archs.split(";") if a]))
     cxx = ["-std=c++20", "-O2", "-g0", "-fvisibility=hidden", "-Wall", "-Wno-unknown-pragmas"]

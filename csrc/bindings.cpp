@@ -1,7 +1,6 @@
 // The Python module convt._C: loads the operators, and gives Python what tensors alone cannot ask of them.
-// Nearly all of it is pybind11's templates, called a few times. The eager call is no slower for it: its work is done in
-// torch's libraries.
-#pragma GCC optimize("O1")
+// It comes first in the translation unit that it shares with the operators (setup.py), because what it defines here is
+// for all of torch's headers.
 
 // torch's headers format their messages with fmt, which is not exported from its libraries.
 #define FMT_HEADER_ONLY 1

@@ -34,8 +34,8 @@ struct Config {
   const char* name;
   int32_t groups_m, groups_n, m_blocks, width, pieces;
   Variants tf32 = 0, half = 0;  // that are compiled for TF32 and for 16-bit types
-  // For float32 without TF32, beside Variant::threads, which every configuration has there: threads split into two parts
-  // what they bring.
+  // For float32 without TF32, beside Variant::threads, which every configuration has there: threads split into two
+  // parts what they bring.
   Variants ieee = 0;
 
   constexpr bool alternate() const { return groups_m * groups_n == 1; }

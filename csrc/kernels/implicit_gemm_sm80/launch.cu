@@ -1,22 +1,12 @@
-// The launches of one mode, which are instantiated in translation units of 32 and of 16 bits.
-#pragma once
+#include "launch.h"
 
-#include <cuda_runtime_api.h>
-
-#include "params.h"
-
-#if defined(CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE)
 #include "../dispatch.h"
 #include "../implicit_gemm/launch.cuh"
 #include "kernel.cuh"
-#endif
+#include "params.h"
 
 namespace convt::implicit_gemm_sm80 {
-
-template <Mode mode>
-cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream);
-
-#if defined(CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE)
+namespace {
 
 template <Mode mode, int Row>
 cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
@@ -37,6 +27,13 @@ cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t str
                                     [&]<int Row>() { return launch_configuration<mode, Row>(launch, stream); });
 }
 
-#endif
+}  // namespace
+
+cudaError_t launch(const Plan& plan, const Problem& given, const Operands& operands, cudaStream_t stream) {
+  const Problem problem = as_planned(plan, given);
+  Launch launch;
+  make_launch(plan, problem, operands, launch);
+  return dispatch_mode(problem, [&]<Mode mode>() { return launch_mode<mode>(plan, launch, stream); });
+}
 
 }  // namespace convt::implicit_gemm_sm80

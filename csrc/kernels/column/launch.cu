@@ -1,23 +1,11 @@
-// The launches of one element type; those of 32 bits are instantiated in one translation unit, those of 16 in another.
-#pragma once
+#include "launch.h"
 
-#include <cuda_runtime_api.h>
-
-#include "params.h"
-
-namespace convt::column {
-
-template <class Scalar, bool Strict>
-cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
-
-}  // namespace convt::column
-
-#if defined(CONVT_COLUMN_INSTANTIATE)
-
+#include "../dispatch.h"
 #include "../prepared.h"
 #include "kernel.cuh"
 
 namespace convt::column {
+namespace {
 
 template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
 cudaError_t launch_kernel(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
@@ -57,6 +45,12 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   }
 }
 
-}  // namespace convt::column
+}  // namespace
 
-#endif
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  return dispatch(problem, [&]<class Scalar, bool Strict>() {
+    return launch_scalar<Scalar, Strict>(plan, problem, operands, stream);
+  });
+}
+
+}  // namespace convt::column

@@ -1,23 +1,11 @@
-// The launches of one element type and precision; types of 32 bits are instantiated in one translation unit, those of
-// 16 in another.
-#pragma once
+#include "launch.h"
 
-#include <cuda_runtime_api.h>
-
-#include "params.h"
-
-#if defined(CONVT_GROUPED_INSTANTIATE)
 #include "../dispatch.h"
 #include "../prepared.h"
 #include "kernel.cuh"
-#endif
 
 namespace convt::grouped {
-
-template <class Scalar, bool Strict>
-cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
-
-#if defined(CONVT_GROUPED_INSTANTIATE)
+namespace {
 
 template <class Scalar, bool Strict, int StepWords, bool XPixels, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStream_t stream) {
@@ -49,6 +37,12 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   return launch_steps<Scalar, Strict, Strict ? 4 : 8>(plan, params, stream);
 }
 
-#endif
+}  // namespace
+
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  return dispatch(problem, [&]<class Scalar, bool Strict>() {
+    return launch_scalar<Scalar, Strict>(plan, problem, operands, stream);
+  });
+}
 
 }  // namespace convt::grouped

@@ -1,21 +1,10 @@
-// The launches of one element type; those of 32 bits are instantiated in one translation unit, those of 16 in another.
-#pragma once
+#include "launch.h"
 
-#include <cuda_runtime_api.h>
-
-#include "params.h"
-
-#if defined(CONVT_DEPTHWISE_INSTANTIATE)
 #include "../dispatch.h"
 #include "kernel.cuh"
-#endif
 
 namespace convt::depthwise {
-
-template <class Scalar>
-cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
-
-#if defined(CONVT_DEPTHWISE_INSTANTIATE)
+namespace {
 
 template <class Scalar>
 cudaError_t launch_any_last(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
@@ -88,6 +77,19 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   });
 }
 
-#endif
+}  // namespace
+
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  switch (problem.dtype) {
+    case DataType::float16:
+      return launch_scalar<Float16>(plan, problem, operands, stream);
+    case DataType::bfloat16:
+      return launch_scalar<BFloat16>(plan, problem, operands, stream);
+    case DataType::float32:
+      return launch_scalar<float>(plan, problem, operands, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
 
 }  // namespace convt::depthwise

@@ -1,19 +1,4 @@
-// The launches of one element type; those of 32 bits are instantiated in one translation unit, those of 16 in another.
-#pragma once
-
-#include <cuda_runtime_api.h>
-
-#include "params.h"
-#include "tile_params.h"
-
-namespace convt::large_stride {
-
-template <class Scalar, bool Strict>
-cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
-
-}  // namespace convt::large_stride
-
-#if defined(CONVT_LARGE_STRIDE_INSTANTIATE)
+#include "launch.h"
 
 #include "../dispatch.h"
 #include "../prepared.h"
@@ -21,6 +6,7 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 #include "tile.cuh"
 
 namespace convt::large_stride {
+namespace {
 
 template <class Scalar, bool Strict, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Problem& problem, const Operands& operands,
@@ -66,6 +52,12 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   });
 }
 
-}  // namespace convt::large_stride
+}  // namespace
 
-#endif
+cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
+  return dispatch(problem, [&]<class Scalar, bool Strict>() {
+    return launch_scalar<Scalar, Strict>(plan, problem, operands, stream);
+  });
+}
+
+}  // namespace convt::large_stride

@@ -1,9 +1,0 @@
-#define CONVT_IMPLICIT_GEMM_SM80_INSTANTIATE
-#include "../launch_mode.cuh"
-
-namespace convt::implicit_gemm_sm80 {
-
-template cudaError_t launch_mode<Mode::float16>(const Plan&, const Launch&, cudaStream_t);
-template cudaError_t launch_mode<Mode::bfloat16>(const Plan&, const Launch&, cudaStream_t);
-
-}  // namespace convt::implicit_gemm_sm80
