@@ -166,6 +166,14 @@ def flags_of_families(archs):
     return flags
 
 
+def write_if_new(path, text):
+    """`path`; what has not changed is not compiled again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    return path
+
+
 def write_nvcc(folder, nvcc, archs):
     """A command that runs nvcc with a family's own architectures: torch has the same flags for all files."""
     text = f"""import os
@@ -179,22 +187,13 @@ if family is not None:
     command = [word for word in command if not word.startswith("-gencode")] + FLAGS[family]
 os.execvp(command[0], command)
 """
-    path = folder / "nvcc.py"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path = write_if_new(folder / "nvcc.py", text)
     return f"{shlex.quote(sys.executable)} {shlex.quote(str(path))} {nvcc}"
 
 
 def banner(lines):
     width = max(map(len, lines)) + 4
     print("\n".join(["*" * width, *(f"* {line.ljust(width - 4)} *" for line in lines), "*" * width]), flush=True)
-
-
-def write_if_new(path, text):
-    """What has not changed is not compiled again."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text() != text:
-        path.write_text(text)
 
 
 def write_build_info(folder, torch, cuda_version, note, archs):
@@ -208,16 +207,14 @@ const convt::BuildInfo& convt::build_info() {{
   return info;
 }}
 """
-    path = folder / "build_info.cpp"
-    write_if_new(path, text)
-    return path
+    return write_if_new(folder / "build_info.cpp", text)
 
 
 def write_unit(folder, name, sources):
     """A translation unit of several sources: torch's headers, which take longer than what these do, are read once."""
-    path = folder / f"{name}.cpp"
-    write_if_new(path, "".join(f"#include {json.dumps(source.as_posix())}\n" for source in sources))
-    return path
+    return write_if_new(
+        folder / f"{name}.cpp", "".join(f"#include {json.dumps(source.as_posix())}\n" for source in sources)
+    )
 
 
 def extension(torch, build_folder):

@@ -66,7 +66,7 @@ def takes(configuration, mode):
         return False
     if tile == "64x136x2_pingpong" and mode == "tf32":
         return False
-    if tile in ("2x64x256", "64x96x2_pingpong", "64x72x2_pingpong") and mode in ("float16", "bfloat16"):
+    if tile in ("64x96x2_pingpong", "64x72x2_pingpong") and mode in ("float16", "bfloat16"):
         return False
     return "+gathered" not in configuration or may_gather(configuration, mode)
 
