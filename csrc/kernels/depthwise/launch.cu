@@ -80,16 +80,9 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 }  // namespace
 
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  switch (problem.dtype) {
-    case DataType::float16:
-      return launch_scalar<Float16>(plan, problem, operands, stream);
-    case DataType::bfloat16:
-      return launch_scalar<BFloat16>(plan, problem, operands, stream);
-    case DataType::float32:
-      return launch_scalar<float>(plan, problem, operands, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  // Strict or not, products are float32's.
+  return dispatch(problem,
+                  [&]<class Scalar, bool Strict>() { return launch_scalar<Scalar>(plan, problem, operands, stream); });
 }
 
 }  // namespace convt::depthwise

@@ -1,7 +1,7 @@
 #include "launch.h"
 
+#include "../dispatch.h"
 #include "../prepared.h"
-#include "../scalar.h"
 #include "kernel.cuh"
 
 namespace convt::few_positions {
@@ -46,16 +46,9 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
 }  // namespace
 
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
-  switch (problem.dtype) {
-    case DataType::float32:
-      return launch_scalar<float>(plan, problem, operands, stream);
-    case DataType::float16:
-      return launch_scalar<Float16>(plan, problem, operands, stream);
-    case DataType::bfloat16:
-      return launch_scalar<BFloat16>(plan, problem, operands, stream);
-    default:
-      return cudaErrorInvalidConfiguration;
-  }
+  // Strict or not, products are float32's.
+  return dispatch(problem,
+                  [&]<class Scalar, bool Strict>() { return launch_scalar<Scalar>(plan, problem, operands, stream); });
 }
 
 }  // namespace convt::few_positions

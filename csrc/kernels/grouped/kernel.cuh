@@ -209,8 +209,8 @@ struct Item {
 };
 constexpr int32_t no_row = 1 << 30;  // beyond all rows
 
-// Those that a thread holds, in shared memory: a row of the ring has less than 2^16 words, and `early_loads` times as
-// many threads as a block has come to less than 2^12 rows.
+// Those that a thread holds, in shared memory: a row of the ring has less than 2^16 words, and those of all threads are
+// of less than 2^12 rows.
 struct Items {
   static constexpr int32_t no_row = (1 << 12) - 1;
   int64_t* at;
@@ -1104,7 +1104,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   const auto works = [&](int32_t turn) {
     return reinterpret_cast<RowWork*>(shared + t.places.works) + turn * t.rows * (t.kernel_rows + 1);
   };
-  const Items items(shared + t.places.items, early_loads(Strict) * block);
+  constexpr int32_t item_count = early_rounds(Strict, XPixels) * early_loads(Strict) * block;
+  const Items items(shared + t.places.items, item_count);
   Entry* entries = reinterpret_cast<Entry*>(shared + t.places.entries);
   Order* order = reinterpret_cast<Order*>(shared + t.places.order);
   float* bias = reinterpret_cast<float*>(shared + t.places.bias);
@@ -1125,7 +1126,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (b.channel + i) * p.bias_stride, &bias[i]);
   }
   for (int32_t i = thread; i < t.units; i += block) units[i] = make_unit<Tiles, PixelTiles>(p, b, i);
-  for (int32_t i = thread; i < early_loads(Strict) * block; i += block) {
+  for (int32_t i = thread; i < item_count; i += block) {
     items.put(i, make_item<Scalar, Strict, XPixels>(p, b, static_cast<uint32_t>(i)));
   }
   if (thread == 0) {
@@ -1148,6 +1149,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
 
   // Strict float32 of 16 channels has no registers to hold inputs in.
   constexpr bool holds = !Strict || Tiles == 1;
+  constexpr int vectors = early_loads(Strict);  // of a round
   const int32_t row_items = static_cast<int32_t>(p.load_middle.divisor * p.load_inner.divisor);
   Scalar* stage = reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes));
   int32_t filled = -1;  // the channels whose bias the stage has
@@ -1157,7 +1159,16 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     const Step now = steps[i % 4];
     if (now.row >= b.last_row) break;
     int32_t load_count = 0;
-    Raw<Strict, early_loads(Strict)> raw;
+    Raw<Strict, vectors> raw[early_rounds(Strict, XPixels)];
+    const auto each_round = [&](const auto& use) {
+#pragma unroll
+      for (int r = 0; r < early_rounds(Strict, XPixels); ++r) {
+        if (load_count <= r * vectors * block) break;
+        Item early[vectors];
+        for (int k = 0; k < vectors; ++k) early[k] = items.get((r * vectors + k) * block + thread);
+        with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R rows) { use(rows, early, raw[r]); });
+      }
+    };
     {
       const Step next = steps[(i + 1) % 4];
       if (thread == block - 32) steps[(i + 2) % 4] = step_after(p, b, next);
@@ -1167,11 +1178,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
         }
         load_count = (next.load_end - next.load_first) * row_items;
       }
-      if (holds && load_count > 0) {
-        Item early[early_loads(Strict)];
-        for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
-        with_rows<Scalar, Strict, XPixels>(
-            p, [&]<class R>(R) { R::read(p, static_cast<const Scalar*>(p.x) + b.x, next, early, raw); });
+      if constexpr (holds) {
+        each_round([&]<class R>(R, const auto& early, auto& to) {
+          R::read(p, static_cast<const Scalar*>(p.x) + b.x, next, early, to);
+        });
       }
     }
     const bool repairs = spoilt[i % 2] != 0;
@@ -1210,14 +1220,12 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     }
     bool spoils = false;
     if (holds && load_count > 0) {
-      Item early[early_loads(Strict)];
-      for (int k = 0; k < early_loads(Strict); ++k) early[k] = items.get(k * block + thread);
       float check = 0;
       const Step next = steps[(i + 1) % 4];
-      with_rows<Scalar, Strict, XPixels>(p, [&]<class R>(R) { R::write(p, ring, next, early, raw, check); });
+      each_round([&]<class R>(R, const auto& early, auto& from) { R::write(p, ring, next, early, from, check); });
       spoils = check != check;
     }
-    constexpr int32_t held = holds ? early_loads(Strict) * block : 0;
+    constexpr int32_t held = holds ? early_rounds(Strict, XPixels) * vectors * block : 0;
     if (load_count > held) spoils |= load_rows<Scalar, Strict, XPixels>(p, i + 1, held);
     if (repairs || (Strict && spoils)) spoilt[(i + 1) % 2] = 1;
     __syncthreads();

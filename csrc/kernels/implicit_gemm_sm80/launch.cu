@@ -3,7 +3,6 @@
 #include "../dispatch.h"
 #include "../implicit_gemm/launch.cuh"
 #include "kernel.cuh"
-#include "params.h"
 
 namespace convt::implicit_gemm_sm80 {
 namespace {
