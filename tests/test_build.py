@@ -256,6 +256,19 @@ def compile_for_hopper(source, tmp_path, instruction=lambda arguments: "HGMMA"):
     return kernels
 
 
+def test_the_program_that_times_cuts_compiles(tmp_path):
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    done = subprocess.run(
+        [nvcc, "-std=c++20", f"-I{CSRC}", "-c", ROOT / "benchmarks/grouped_cuts.cpp", "-o", tmp_path / "cuts.o"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CUDA_HOME": str(nvcc.resolve().parent.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def count(kernels, arguments):
     """How many kernels have each of what the pattern finds in their template's arguments: all of them have it."""
     return Counter(re.match(arguments, kernel)[1] for kernel in kernels)

@@ -1,0 +1,249 @@
+// Times cuts of the grouped family: how a problem is divided among blocks, which the planner chooses by a model
+// (csrc/kernels/grouped/config.h, `seconds`). Without torch, so that a kernel is tried within a minute and a half:
+//
+//   nvcc -std=c++20 -O3 --expt-relaxed-constexpr -arch=sm_90a -Icsrc -o cuts
+//       benchmarks/grouped_cuts.cpp csrc/kernels/grouped/launch.cu $(find csrc/plan -name '*.cpp')
+//   ./cuts benchmarks/data/cases.csv 200 kb75 kb81 > cuts.csv
+//
+// For every precision (TF32, strict float32, float16), layout and configuration: the model's choice first, then the
+// cuts that the model likes best and others at random, as many as the second argument says. A row is a median of 5
+// (the choice's of 15) of events around a launch, after 192 MB were written. Results are not checked: tests/ does that.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <random>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "kernels/grouped/config.h"
+#include "kernels/grouped/launch.h"
+#include "kernels/scalar.h"
+#include "plan/planner.h"
+
+namespace convt {
+namespace {
+
+constexpr int64_t most_shared_bytes = 227 << 10;
+constexpr size_t flushed_bytes = 192 << 20;
+
+void check(cudaError_t error) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
+  std::exit(1);
+}
+
+// The fields of a line of a CSV file; those in quotes may have commas.
+std::vector<std::string> fields(const std::string& line) {
+  std::vector<std::string> result(1);
+  bool quoted = false;
+  for (char c : line) {
+    if (c == '"') {
+      quoted = !quoted;
+    } else if (c == ',' && !quoted) {
+      result.emplace_back();
+    } else {
+      result.back() += c;
+    }
+  }
+  return result;
+}
+
+Strides strides_of(const std::array<int64_t, 4>& s, bool last) {
+  return last ? Strides{s[1] * s[2] * s[3], 1, s[3] * s[1], s[1]} : Strides{s[1] * s[2] * s[3], s[2] * s[3], s[3], 1};
+}
+
+// By the file's header.
+Problem problem_of(const std::map<std::string, int64_t>& c, DataType dtype, Precision precision, bool channels_last) {
+  Problem p;
+  p.dtype = dtype, p.precision = precision;
+  p.batch = c.at("n"), p.in_channels = c.at("cin"), p.in_h = c.at("h"), p.in_w = c.at("w");
+  p.out_channels = c.at("cout"), p.groups = c.at("groups");
+  p.kernel_h = c.at("kh"), p.kernel_w = c.at("kw"), p.stride_h = c.at("sh"), p.stride_w = c.at("sw");
+  p.padding_h = c.at("ph"), p.padding_w = c.at("pw"), p.dilation_h = c.at("dh"), p.dilation_w = c.at("dw");
+  p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, c.at("oph"), p.dilation_h);
+  p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, c.at("opw"), p.dilation_w);
+  p.x_strides = strides_of(p.x_sizes(), channels_last), p.y_strides = strides_of(p.y_sizes(), channels_last);
+  p.w_strides = strides_of(p.w_sizes(), false);
+  p.has_bias = c.at("bias") != 0, p.bias_stride = 1;
+  return p;
+}
+
+// Device memory of random numbers near 1 or less, in whichever type it is read.
+void* operand(int64_t elements, DataType dtype) {
+  const int64_t bytes = elements * element_size(dtype);
+  void* result = nullptr;
+  check(cudaMalloc(&result, static_cast<size_t>(bytes)));
+  constexpr int64_t block = 1 << 20;
+  std::vector<char> some(static_cast<size_t>(block * element_size(dtype)));
+  std::mt19937 generator(1);
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  for (int64_t i = 0; i < block; ++i) {
+    const float v = uniform(generator);
+    if (dtype == DataType::float32) {
+      reinterpret_cast<float*>(some.data())[i] = v;
+    } else {
+      reinterpret_cast<Float16*>(some.data())[i] = from_float<Float16>(v);
+    }
+  }
+  for (int64_t at = 0; at < bytes; at += static_cast<int64_t>(some.size())) {
+    const auto count = std::min<int64_t>(bytes - at, static_cast<int64_t>(some.size()));
+    check(cudaMemcpy(static_cast<char*>(result) + at, some.data(), static_cast<size_t>(count), cudaMemcpyHostToDevice));
+  }
+  return result;
+}
+
+struct Model {
+  const grouped::Config& config;
+  const Problem& problem;
+  grouped::Phases h = grouped::phases(problem.axis_h());
+  std::array<int64_t, 2> columns;
+
+  Model(const grouped::Config& c, const Problem& p) : config(c), problem(p) {
+    const int64_t batches = ceil_div<int64_t>(p.stride_w, grouped::most_residues);
+    columns = {p.kernel_w, grouped::shared_columns(p.axis_w(), grouped::phases(p.axis_w()),
+                                                   ceil_div<int64_t>(p.stride_w, batches))};
+  }
+  // Infinite if the cut is none.
+  double seconds(const grouped::Cut& cut) const {
+    const grouped::Tiling t = grouped::tiling(config, problem, cut);
+    if (t.shared_bytes > most_shared_bytes || grouped::blocks(t, problem) > std::numeric_limits<int32_t>::max()) {
+      return std::numeric_limits<double>::infinity();
+    }
+    return grouped::seconds(t, config, problem, h, columns, t.chunk_rows, {});
+  }
+};
+
+// The model's choice, then others by their modelled time.
+std::vector<std::pair<double, grouped::Cut>> cuts_of(const grouped::Config& c, const Problem& p) {
+  const grouped::Tiling chosen = grouped::tiling(c, p, most_shared_bytes, {});
+  if (chosen.shared_bytes > most_shared_bytes) return {};
+  const Model model(c, p);
+  std::set<grouped::Cut> seen;
+  std::vector<std::pair<double, grouped::Cut>> cuts;
+  const auto add = [&](const grouped::Cut& cut) {
+    if (!seen.insert(cut).second) return;
+    const double seconds = model.seconds(cut);
+    if (seconds < std::numeric_limits<double>::infinity()) cuts.emplace_back(seconds, cut);
+  };
+  add(grouped::cut_of(chosen));
+  const int64_t cout = p.out_channels_per_group(), tiles = ceil_div<int64_t>(cout, 8);
+  std::vector<std::pair<int64_t, int64_t>> channels;  // groups of a block, tiles of a group
+  for (int64_t g = 2; g < 2 * p.groups && g * cout <= 256; g *= 2) channels.emplace_back(std::min(g, p.groups), tiles);
+  for (int64_t t = tiles; t > 0; t /= 2) channels.emplace_back(1, t);
+  const int64_t unit = 16 * grouped::pixel_tiles(c, p) * p.stride_w, most_strips = ceil_div<int64_t>(p.out_w, unit);
+  for (const auto& [groups, block_tiles] : channels) {
+    for (int64_t strips = 1; strips <= std::min<int64_t>(most_strips, 16); strips += strips < 4 ? 1 : strips) {
+      const int64_t columns =
+          strips == 1 ? grouped::round_up(p.out_w, p.stride_w) : ceil_div<int64_t>(most_strips, strips) * unit;
+      for (int64_t rows : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
+        if (rows > p.out_h) continue;
+        for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks = chunks < 4 ? chunks + 1 : chunks * 3 / 2) {
+          const int64_t chunk_rows = grouped::round_up(ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h)), rows);
+          add({static_cast<int32_t>(groups), static_cast<int32_t>(grouped::round_up(block_tiles, c.tiles)),
+               static_cast<int32_t>(columns), static_cast<int32_t>(rows), static_cast<int32_t>(chunk_rows),
+               chosen.staged});
+          if (chunk_rows == rows) break;
+        }
+      }
+    }
+  }
+  std::sort(cuts.begin() + 1, cuts.end());
+  return cuts;
+}
+
+void measure(const std::string& name, const Problem& p, bool channels_last, int count) {
+  const Operands operands{operand(p.x_elements(), p.dtype), operand(p.w_elements(), p.dtype), nullptr,
+                          operand(p.out_channels, p.dtype), operand(p.y_elements(), p.dtype)};
+  void* flushed = nullptr;
+  check(cudaMalloc(&flushed, flushed_bytes));
+  cudaEvent_t begin, end;
+  check(cudaEventCreate(&begin)), check(cudaEventCreate(&end));
+  std::mt19937 generator(1);
+  for (int32_t row = 0; row < grouped::config_count; ++row) {
+    const grouped::Config& c = grouped::configs[row];
+    if (!grouped::takes_x(c, grouped::x_pixels(p)) || p.out_channels_per_group() <= 8 * (c.tiles - 1)) continue;
+    auto cuts = cuts_of(c, p);
+    if (cuts.empty()) continue;
+    // Half of them the first, half of them any that are not far from the best.
+    const auto first = std::min<size_t>(cuts.size(), 1 + static_cast<size_t>(count) / 2);
+    auto near = cuts.begin() + static_cast<int64_t>(first);
+    while (near != cuts.end() && near->first < 1.8 * cuts[std::min<size_t>(1, cuts.size() - 1)].first) ++near;
+    std::shuffle(cuts.begin() + static_cast<int64_t>(first), near, generator);
+    cuts.resize(std::min<size_t>(static_cast<size_t>(near - cuts.begin()), 1 + static_cast<size_t>(count)));
+    for (size_t i = 0; i < cuts.size(); ++i) {
+      const auto& [seconds, cut] = cuts[i];
+      Plan plan;
+      plan.algorithm = Algorithm::grouped, plan.configuration = row, plan.cut = cut;
+      plan.grid = grouped::blocks(grouped::tiling(c, p, cut), p), plan.block = grouped::block;
+      std::vector<float> us;
+      for (int sample = 0; sample < (i == 0 ? 15 : 5); ++sample) {
+        float ms = 0;
+        check(cudaMemsetAsync(flushed, sample, flushed_bytes));
+        check(cudaEventRecord(begin));
+        check(grouped::launch(plan, p, operands, nullptr));
+        check(cudaEventRecord(end));
+        check(cudaEventSynchronize(end));
+        check(cudaEventElapsedTime(&ms, begin, end));
+        us.push_back(1000 * ms);
+      }
+      std::nth_element(us.begin(), us.begin() + static_cast<int64_t>(us.size() / 2), us.end());
+      const bool tf32 = p.dtype == DataType::float32 && p.precision == Precision::tf32;
+      std::printf("%s,%s,%s,%s,%d,%d,%d,%d,%d,%d,%.2f,%.2f\n", name.c_str(),
+                  p.dtype == DataType::float16 ? "fp16"
+                  : tf32                       ? "tf32"
+                                               : "fp32",
+                  channels_last ? "nhwc" : "nchw", c.name, static_cast<int>(i == 0), cut[0], cut[1], cut[2], cut[3],
+                  cut[4], static_cast<double>(us[us.size() / 2]), 1e6 * seconds);
+    }
+    std::fflush(stdout);
+  }
+  for (const void* memory : {operands.x, operands.w, operands.bias, static_cast<const void*>(operands.result),
+                             static_cast<const void*>(flushed)}) {
+    check(cudaFree(const_cast<void*>(memory)));
+  }
+  check(cudaEventDestroy(begin)), check(cudaEventDestroy(end));
+}
+
+int run(const char* path, int count, const std::set<std::string>& names) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const auto header = fields(line);
+  std::printf(
+      "case,precision,layout,configuration,chosen,block_groups,block_tiles,strip_columns,rows,chunk_rows,us,"
+      "modelled_us\n");
+  size_t found = 0;
+  while (std::getline(file, line)) {
+    const auto values = fields(line);
+    if (names.count(values[0]) == 0) continue;
+    ++found;
+    std::map<std::string, int64_t> numbers;
+    for (size_t i = 2; i < std::min(header.size(), values.size()); ++i) {
+      numbers[header[i]] = std::strtoll(values[i].c_str(), nullptr, 10);
+    }
+    for (const bool channels_last : {false, true}) {
+      measure(values[0], problem_of(numbers, DataType::float32, Precision::tf32, channels_last), channels_last, count);
+      measure(values[0], problem_of(numbers, DataType::float32, Precision::ieee, channels_last), channels_last, count);
+      measure(values[0], problem_of(numbers, DataType::float16, Precision::ieee, channels_last), channels_last, count);
+    }
+  }
+  if (found == names.size()) return 0;
+  std::fprintf(stderr, "%zu of %zu cases are in %s\n", found, names.size(), path);
+  return 1;
+}
+
+}  // namespace
+}  // namespace convt
+
+int main(int argc, char** argv) {
+  if (argc < 4) {
+    std::fprintf(stderr, "usage: %s CASES.csv CUTS CASE...\n", argv[0]);
+    return 2;
+  }
+  return convt::run(argv[1], std::atoi(argv[2]), {argv + 3, argv + argc});
+}
