@@ -1,6 +1,8 @@
 """The operators as functions."""
 
 import torch
+from torch import Tensor
+from torch._jit_internal import BroadcastingList2  # as in torch.nn.functional: an int or a list, for TorchScript
 
 from . import _C, _extension  # noqa: F401  (defines torch.ops.convt)
 
@@ -14,7 +16,16 @@ def _list(value):
     return value if isinstance(value, (tuple, list)) else [value]
 
 
-def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: BroadcastingList2[int] = 1,
+    padding: BroadcastingList2[int] = 0,
+    output_padding: BroadcastingList2[int] = 0,
+    groups: int = 1,
+    dilation: BroadcastingList2[int] = 1,
+) -> Tensor:
     r"""Transposed 2-D convolution; takes what :func:`torch.nn.functional.conv_transpose2d` takes.
 
     Per axis, with stride s, padding p, dilation d, kernel size k, output padding q:
@@ -39,6 +50,8 @@ def conv_transpose2d(input, weight, bias=None, stride=1, padding=0, output_paddi
     Raises:
         RuntimeError: for arguments that do not fit together, before anything is computed.
     """
+    if torch.jit.is_scripting():  # TorchScript calls operators, not Python's functions
+        return torch.ops.convt.conv_transpose2d(input, weight, bias, stride, padding, output_padding, groups, dilation)
     if torch.compiler.is_compiling():
         return _forward(
             input, weight, bias, _list(stride), _list(padding), _list(output_padding), groups, _list(dilation)

@@ -1,6 +1,6 @@
 """Modules that mirror torch.nn's."""
 
-from torch import nn
+from torch import Tensor, nn
 
 from .functional import conv_transpose2d
 
@@ -12,7 +12,7 @@ class ConvTranspose2d(nn.ConvTranspose2d):
     documentation. ``padding_mode`` other than "zeros" is a ValueError, as there.
     """
 
-    def forward(self, input, output_size=None):
+    def forward(self, input: Tensor, output_size: list[int] | None = None) -> Tensor:
         if self.padding_mode != "zeros":
             raise ValueError("Only `zeros` padding mode is supported for ConvTranspose2d")
         spatial_dims = 2

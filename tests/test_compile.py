@@ -384,6 +384,60 @@ def test_jit_trace(tmp_path):
     assert_close(loaded(x), net(x))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "output_size"),
+    [
+        ({"kernel_size": 3, "stride": 2}, None),
+        ({"kernel_size": 3, "stride": 2}, [12, 13]),
+        ({"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 0), "output_padding": (1, 0), "bias": False}, None),
+    ],
+)
+def test_jit_script(arguments, output_size, tmp_path):
+    torch.manual_seed(0)
+    module = convt.ConvTranspose2d(4, 6, **arguments)
+    x = torch.randn(2, 4, 5, 6, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        torch.jit.save(torch.jit.script(module), tmp_path / "module.pt")
+        scripted = torch.jit.load(tmp_path / "module.pt")
+    expected = module(x, output_size)
+    assert "convt::conv_transpose2d" in str(scripted.inlined_graph)
+    assert torch.equal(scripted(x, output_size), expected)
+    grad = torch.randn_like(expected)
+    actual = torch.autograd.grad(scripted(x, output_size), [x, *scripted.parameters()], grad)
+    for a, b in zip(actual, torch.autograd.grad(expected, [x, *module.parameters()], grad), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(RuntimeError, match="expected input"):
+        scripted(x[:, :3])
+
+
+def _functional(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> list[torch.Tensor]:
+    return [
+        convt.conv_transpose2d(x, w, b, 2, padding=[1, 0], output_padding=1),
+        convt.conv_transpose2d(x, w, stride=[2, 1], groups=2, dilation=2),
+    ]
+
+
+def test_jit_script_of_the_function():
+    x, w, b = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(_functional)
+    for actual, expected in zip(scripted(x, w, b), _functional(x, w, b), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def test_jit_script_of_a_swapped_model():
+    model = torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 6, 3, stride=2), torch.nn.ReLU())
+    x = torch.randn(2, 4, 5, 6)
+    convt.replace_(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(model)
+    assert "convt::conv_transpose2d" in str(scripted.inlined_graph)
+    assert torch.equal(scripted(x), model(x))
+
+
 def test_fx():
     net, x = Net(), torch.randn(2, 4, 5, 6)
     traced = torch.fx.symbolic_trace(net)
