@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -375,15 +374,15 @@ def test_flop_counts_are_those_of_aten(device, groups, rank):
 # The older tracers
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_jit_trace(tmp_path):
     net, x = Net(), torch.randn(2, 4, 5, 6)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.trace(net, x), tmp_path / "net.pt")
-        loaded = torch.jit.load(tmp_path / "net.pt")
+    torch.jit.save(torch.jit.trace(net, x), tmp_path / "net.pt")
+    loaded = torch.jit.load(tmp_path / "net.pt")
     assert_close(loaded(x), net(x))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 @pytest.mark.parametrize(
     ("arguments", "output_size"),
     [
@@ -396,10 +395,8 @@ def test_jit_script(arguments, output_size, tmp_path):
     torch.manual_seed(0)
     module = convt.ConvTranspose2d(4, 6, **arguments)
     x = torch.randn(2, 4, 5, 6, requires_grad=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        torch.jit.save(torch.jit.script(module), tmp_path / "module.pt")
-        scripted = torch.jit.load(tmp_path / "module.pt")
+    torch.jit.save(torch.jit.script(module), tmp_path / "module.pt")
+    scripted = torch.jit.load(tmp_path / "module.pt")
     expected = module(x, output_size)
     assert "convt::conv_transpose2d" in str(scripted.inlined_graph)
     assert torch.equal(scripted(x, output_size), expected)
@@ -418,22 +415,20 @@ def _functional(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None) -> lis
     ]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_jit_script_of_the_function():
     x, w, b = torch.randn(2, 4, 5, 6), torch.randn(4, 3, 3, 3), torch.randn(3)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        scripted = torch.jit.script(_functional)
+    scripted = torch.jit.script(_functional)
     for actual, expected in zip(scripted(x, w, b), _functional(x, w, b), strict=True):
         assert torch.equal(actual, expected)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_jit_script_of_a_swapped_model():
     model = torch.nn.Sequential(torch.nn.ConvTranspose2d(4, 6, 3, stride=2), torch.nn.ReLU())
     x = torch.randn(2, 4, 5, 6)
     convt.replace_(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        scripted = torch.jit.script(model)
+    scripted = torch.jit.script(model)
     assert "convt::conv_transpose2d" in str(scripted.inlined_graph)
     assert torch.equal(scripted(x), model(x))
 
