@@ -221,25 +221,25 @@ def find_nvcc():
     return next((nvcc for nvcc in homes if nvcc.is_file()), None)
 
 
+def run_nvcc(*arguments):
+    """The compiler, which must succeed, and what it said; without one the test is skipped."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    environment = {**os.environ, "CUDA_HOME": str(nvcc.resolve().parent.parent)}
+    done = subprocess.run([nvcc, *arguments], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return nvcc, done.stdout + done.stderr
+
+
 def compile_for_hopper(source, tmp_path, instruction=lambda arguments: "HGMMA"):
     """The template's arguments of the kernels of `source`'s family, as the compiler writes them.
 
     No kernel of `source` spills or waits for each product (C7508, C7514, C7517, C7520), and the family's all have the
     instruction that their arguments name.
     """
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("needs nvcc")
     options = ["-std=c++20", "-O3", "--expt-relaxed-constexpr", "-arch=sm_90a", "-cubin", "-Xptxas", "-v"]
-    home = nvcc.resolve().parent.parent
-    done = subprocess.run(
-        [nvcc, *options, CSRC / "kernels" / source, "-o", tmp_path / "kernels.cubin"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "CUDA_HOME": str(home)},
-    )
-    assert done.returncode == 0, done.stderr
-    said = done.stdout + done.stderr
+    nvcc, said = run_nvcc(*options, CSRC / "kernels" / source, "-o", tmp_path / "kernels.cubin")
     assert not re.search(r"C75(08|14|17|20)\b|serialized", said)
     spills = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", said)
     assert spills and set(spills) == {("0", "0", "0")}
@@ -254,19 +254,6 @@ def compile_for_hopper(source, tmp_path, instruction=lambda arguments: "HGMMA"):
         # An empty group follows one whose end the compiler did not see, and leaves nothing in flight.
         assert not re.search(r"HGMMA\S* RZ", ran.stdout)
     return kernels
-
-
-def test_the_program_that_times_cuts_compiles(tmp_path):
-    nvcc = find_nvcc()
-    if nvcc is None:
-        pytest.skip("needs nvcc")
-    done = subprocess.run(
-        [nvcc, "-std=c++20", f"-I{CSRC}", "-c", ROOT / "benchmarks/grouped_cuts.cpp", "-o", tmp_path / "cuts.o"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "CUDA_HOME": str(nvcc.resolve().parent.parent)},
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def count(kernels, arguments):
@@ -339,3 +326,9 @@ def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(
     kernels = compile_for_hopper("gemm_fold_sm90/launch.cu", tmp_path, instruction)
     types = ("f", "NS_7Float16E", "NS_8BFloat16E")
     assert count(kernels, r"I(f|NS_\w+Float16E)L") == dict.fromkeys(types, configurations("gemm_fold_sm90"))
+
+
+@with_source
+def test_the_program_that_times_cuts_compiles(tmp_path):
+    program = ROOT / "benchmarks/grouped_cuts.cpp"
+    run_nvcc("-std=c++20", f"-I{CSRC}", "-c", program, "-o", tmp_path / "cuts.o")

@@ -392,7 +392,6 @@ def test_jit_trace(tmp_path):
     ],
 )
 def test_jit_script(arguments, output_size, tmp_path):
-    torch.manual_seed(0)
     module = convt.ConvTranspose2d(4, 6, **arguments)
     x = torch.randn(2, 4, 5, 6, requires_grad=True)
     torch.jit.save(torch.jit.script(module), tmp_path / "module.pt")
