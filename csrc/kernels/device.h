@@ -511,6 +511,17 @@ CONVT_DEVICE int32_t opaque(int32_t v) {
   return v;
 }
 
+// The larger one; NaN if one is.
+CONVT_DEVICE float max_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  float v;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(v) : "f"(a), "f"(b));
+  return v;
+#else
+  return b < a || a != a ? a : b;
+#endif
+}
+
 // How wgmma takes operands of a type.
 template <class Scalar>
 inline constexpr WgmmaType wgmma_type = std::is_same_v<Scalar, Float16>    ? WgmmaType::float16

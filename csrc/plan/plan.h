@@ -24,6 +24,7 @@ enum class Algorithm : int32_t {
   column,                   // csrc/kernels/column
   large_stride,             // csrc/kernels/large_stride
   grouped,                  // csrc/kernels/grouped
+  warp_rows,                // csrc/kernels/warp_rows
   few_positions,            // csrc/kernels/few_positions
   aten,                     // ATen's convolution; gradients only, until their fast kernels exist
 };

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "../../plan/problem.h"
+#include "../phases.h"
 
 namespace convt::grouped {
 
@@ -41,7 +42,6 @@ inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of w
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
 constexpr int32_t early_rounds(bool strict, bool x_pixels) { return strict || x_pixels ? 1 : 2; }
 constexpr int32_t late_loads(bool strict) { return strict ? 1 : 4; }
-inline constexpr int32_t most_stride = 32;
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
 inline constexpr int32_t most_channels = 128;  // of a group, either side
@@ -92,39 +92,6 @@ struct Tiling {
 constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
-
-// Outputs j * stride + r of an axis read inputs j + top - i * input_step by taps tap + i * tap_step, i = 0 ... count
-// - 1.
-struct Phase {
-  int32_t tap, count, top;
-};
-struct Phases {
-  Phase of[most_stride];        // of r
-  int32_t first = 0, last = 0;  // the inputs of all phases, relative to j
-};
-
-inline Phases phases(const Axis<int64_t>& a) {
-  Phases result{};
-  bool any = false;
-  for (int64_t r = 0; r < a.stride; ++r) {
-    const int64_t u = r + a.padding;
-    int64_t tap = 0;
-    while (tap < a.kernel && tap < a.tap_step && (u - tap * a.dilation) % a.stride != 0) ++tap;
-    if (tap >= a.kernel || tap >= a.tap_step) continue;
-    const int64_t count = ceil_div<int64_t>(a.kernel - tap, a.tap_step), top = (u - tap * a.dilation) / a.stride;
-    result.of[r] = {static_cast<int32_t>(tap), static_cast<int32_t>(count), static_cast<int32_t>(top)};
-    const auto lowest = static_cast<int32_t>(top - (count - 1) * a.input_step);
-    result.first = any ? std::min(result.first, lowest) : lowest;
-    result.last = any ? std::max(result.last, static_cast<int32_t>(top)) : static_cast<int32_t>(top);
-    any = true;
-  }
-  return result;
-}
-
-// How many phases of an axis have taps.
-inline int64_t busy_phases(const Phases& phases, int64_t stride) {
-  return std::count_if(phases.of, phases.of + stride, [](const Phase& phase) { return phase.count > 0; });
-}
 
 inline bool x_pixels(const Problem& p) { return p.in_w == 1 || p.x_strides[3] == 1; }
 inline int32_t pixel_tiles(const Config& c, const Problem& p) {

@@ -7,7 +7,7 @@
 
 #include "../device.h"
 #include "../load_if.h"
-#include "../tf32.h"
+#include "../products.h"
 #include "params.h"
 
 namespace convt::grouped {
@@ -36,112 +36,6 @@ struct alignas(8) Block {
   int32_t first_input;                // that of the first output of a phase, relative to it
   int64_t x, y;                       // elements: its image, its first output channel
 };
-
-// Words of a lane that a product takes of 16 rows: of rows g and g + 8, of each part or of each word of 8 columns; and
-// of 8 columns of the other operand. In strict float32 those of weights are parts 2, 0, 1 and 0, see multiply.
-template <bool Strict, int StepWords>
-constexpr int tile_words = Strict ? 6 : StepWords / 2;
-template <bool Strict, int StepWords>
-constexpr int weight_words = Strict ? 4 : StepWords / 4;
-
-// d = a b. Added to zeros that are constants, which take no registers.
-CONVT_DEVICE void multiply_parts(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
-#if defined(__CUDA_ARCH__)
-  asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
-      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(b[0]), "f"(0.0f));
-#else
-  for (float& v : d) v = 0;
-  device::mma_m16n8k8<BFloat16>(d, a, b);
-#endif
-}
-
-template <class Scalar, bool Strict, int StepWords>
-CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict, StepWords>],
-                           const uint32_t (&b)[weight_words<Strict, StepWords>]) {
-  if constexpr (Strict) {
-    // The products of float32's parts, the smallest first, and the tensor core's truncated sum for 8 channels only: the
-    // rest is added in float32. What is left out is below a hundredth of float32's precision.
-    // The words of weights are parts 2, 0, 1 and 0: pairs of registers as the instructions take them.
-    const uint32_t a0[2] = {a[0], a[1]}, a1[2] = {a[2], a[3]}, a02[4] = {a[0], a[1], a[4], a[5]},
-                   a01[4] = {a[0], a[1], a[2], a[3]};
-    const uint32_t b0[1] = {b[1]}, b1[1] = {b[2]}, b20[2] = {b[0], b[1]}, b10[2] = {b[2], b[3]};
-    float sum[4];
-    multiply_parts(sum, a1, b1);
-    device::mma_m16n8k16<BFloat16>(sum, a02, b20);
-    device::mma_m16n8k16<BFloat16>(sum, a01, b10);
-    device::mma_m16n8k8<BFloat16>(sum, a0, b0);
-#pragma unroll
-    for (int q = 0; q < 4; ++q) d[q] += sum[q];
-  } else if constexpr (sizeof(Scalar) == 2 && StepWords == 4) {
-    const uint32_t b1[1] = {b[0]};
-    device::mma_m16n8k8<Scalar>(d, a, b1);
-  } else if constexpr (sizeof(Scalar) == 2) {
-    const uint32_t b2[2] = {b[0], b[1]};
-    device::mma_m16n8k16<Scalar>(d, a, b2);
-  } else {
-    const uint32_t b2[2] = {b[0], b[1]};
-    device::mma_m16n8k8_tf32(d, a, b2);
-  }
-}
-
-CONVT_DEVICE uint32_t pack_bfloat16(float low, float high) {
-#if defined(__CUDA_ARCH__)
-  return pack(BFloat16{}, low, high);
-#else
-  return from_float<BFloat16>(low).bits | static_cast<uint32_t>(from_float<BFloat16>(high).bits) << 16;
-#endif
-}
-
-// Two float32 elements as three bfloat16 parts each; what is left of a finite one is zero, of others it is NaN.
-CONVT_DEVICE void split_pair(uint32_t low, uint32_t high, uint32_t (&words)[3], float (&left)[2]) {
-  left[0] = __uint_as_float(low), left[1] = __uint_as_float(high);
-#pragma unroll
-  for (int part = 0; part < 3; ++part) {
-    words[part] = pack_bfloat16(left[0], left[1]);
-    left[0] -= __uint_as_float(words[part] << 16), left[1] -= __uint_as_float(words[part] & 0xffff0000);
-  }
-}
-
-// Whether a word as it is multiplied is or has an infinity or a NaN.
-template <class Scalar>
-CONVT_DEVICE bool not_finite(uint32_t word) {
-  if constexpr (sizeof(Scalar) == 4) {
-    return (word & 0x7f800000u) == 0x7f800000u;
-  } else {
-    // Largest exponent of float16, of bfloat16.
-    constexpr uint32_t mask = std::is_same_v<Scalar, Float16> ? 0x7c00u : 0x7f80u;
-    return (word & mask) == mask || (word >> 16 & mask) == mask;
-  }
-}
-
-template <class Scalar>
-CONVT_DEVICE uint32_t bits(const Scalar* p) {
-  if constexpr (sizeof(Scalar) == 4) {
-    return __float_as_uint(__ldg(p));
-  } else {
-    return __ldg(reinterpret_cast<const uint16_t*>(p));
-  }
-}
-
-template <class Scalar, bool Strict>
-CONVT_DEVICE uint32_t operand(uint32_t word) {
-  if constexpr (sizeof(Scalar) == 4 && !Strict) return tf32_operand(word);
-  return word;
-}
-
-template <class Scalar>
-CONVT_DEVICE float element_of(uint32_t word, int which) {
-  if constexpr (sizeof(Scalar) == 4) {
-    return __uint_as_float(word);
-  } else {
-    return to_float(Scalar{static_cast<uint16_t>(word >> 16 * which)});
-  }
-}
-
-// Words that are put together of two channels: of 16-bit elements, or of float32's parts.
-template <class Scalar, bool Strict>
-constexpr bool pairs = sizeof(Scalar) == 2 || Strict;
 
 // What a thread reads of x at a time, V words: of neighbouring columns, or of neighbouring channels. If words are pairs
 // of channels, columns are read of both of them, the `second` one x_channel away if there is one.
@@ -418,36 +312,6 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
     }
   }
   return bad;
-}
-
-template <class Scalar, bool Strict>
-CONVT_DEVICE float exact_sum(const Params& p, const Scalar* x, int32_t row, int32_t column, int32_t group, int32_t co) {
-  const Scalar* w = static_cast<const Scalar*>(p.w);
-  const int32_t jh = row / p.h.stride, jw = column / p.w_axis.stride;
-  const Phase h = p.h.phases.of[row - jh * p.h.stride], v = p.w_axis.phases.of[column - jw * p.w_axis.stride];
-  const auto value = [](const Scalar* at) {
-    const uint32_t word = operand<Scalar, Strict>(bits(at));
-    return element_of<Scalar>(sizeof(Scalar) == 4 && !Strict ? word & 0xffffe000 : word, 0);
-  };
-  float sum = 0;
-#pragma unroll 1
-  for (int32_t i = 0; i < h.count; ++i) {
-    const int32_t ih = jh + h.top - i * p.h.input_step;
-    if (ih < 0 || ih >= p.h.in) continue;
-#pragma unroll 1
-    for (int32_t k = 0; k < v.count; ++k) {
-      const int32_t iw = jw + v.top - k * p.w_axis.input_step;
-      if (iw < 0 || iw >= p.w_axis.in) continue;
-#pragma unroll 1
-      for (int32_t ci = 0; ci < p.cin; ++ci) {
-        const int32_t channel = group * p.cin + ci;
-        sum += value(x + (channel * p.x_channel + ih * p.x_row + iw * p.x_column)) *
-               value(w + (channel * p.w_in + co * p.w_out + (h.tap + i * p.h.tap_step) * p.w_row +
-                          (v.tap + k * p.w_axis.tap_step) * p.w_column));
-      }
-    }
-  }
-  return sum;
 }
 
 // What the phases of a batch do with one column of a row of the input and the channels of one instruction: where that
@@ -1016,8 +880,8 @@ __noinline__ __device__ void repair_unit(const Params& p, int turn, int32_t unit
         sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
     if (stored == stored) continue;
     const float v =
-        bias[channel] + exact_sum<Scalar, Strict>(p, x, s.row + u.in_step, u.column + column, b.group + group,
-                                                  b.tile * 8 + u.channel + channel - group * p.cout);
+        bias[channel] + sum_of_phases<Scalar, Strict>(p, x, s.row + u.in_step, u.column + column, b.group + group,
+                                                      b.tile * 8 + u.channel + channel - group * p.cout);
     store<1>(at, &v);
   }
 }

@@ -4,16 +4,12 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
 #include "config.h"
 
 namespace convt::grouped {
-
-struct AxisParams {
-  Phases phases;
-  int32_t in, out, stride, tap_step, input_step;
-};
 
 // Strides in elements.
 struct Params {
@@ -36,7 +32,7 @@ struct Params {
   Divisor tiles, steps;                                  // of a weight's index
   Divisor passes, stride_h, ring, kernel_rows;
   Divisor unit_columns, unit_passes;  // of a unit's index
-  int32_t residues[most_stride];      // the phases of a row, as they are computed
+  int32_t residues[most_phases];      // the phases of a row, as they are computed
   int32_t residue_count;
   int32_t row_weights, unit_weights;              // words of weights: of a kernel row, of all of them
   int32_t batch_residues;                         // phases of a row that are computed together
@@ -45,29 +41,6 @@ struct Params {
   int32_t load_first;                             // the first column in shared memory that may be in the image
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
-
-inline AxisParams axis_params(const Axis<int64_t>& a) {
-  AxisParams q{};
-  q.phases = phases(a);
-  q.in = static_cast<int32_t>(a.in), q.out = static_cast<int32_t>(a.out), q.stride = static_cast<int32_t>(a.stride);
-  q.tap_step = static_cast<int32_t>(a.tap_step), q.input_step = static_cast<int32_t>(a.input_step);
-  return q;
-}
-
-// The widest power of two of at most `widest` at which every stride that is used and the pointer, in units of
-// `unit_bytes`, are multiples.
-inline int32_t common_width(const void* pointer, int64_t element_bytes, std::initializer_list<int64_t> strides,
-                            int32_t widest) {
-  const auto fits = [&](int32_t width) {
-    if (reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(width * element_bytes) != 0) return false;
-    for (int64_t s : strides) {
-      if (s % width != 0) return false;
-    }
-    return true;
-  };
-  while (widest > 1 && !fits(widest)) widest /= 2;
-  return widest;
-}
 
 inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];

@@ -88,6 +88,7 @@ Candidates column_candidates;
 Candidates large_stride_candidates;
 Candidates direct_candidates;
 Candidates grouped_candidates;
+Candidates warp_rows_candidates;
 Candidates few_positions_candidates;
 Candidates aten_candidates;
 

@@ -22,8 +22,8 @@ std::string grouped_refusal(const Problem& p, const DeviceInfo& device) {
   if (p.out_channels_per_group() > most) {
     return "takes at most " + number(most) + " output channels a group, not " + number(p.out_channels_per_group());
   }
-  if (std::max(p.stride_h, p.stride_w) > grouped::most_stride) {
-    return "takes strides up to " + number(grouped::most_stride) + ", not " + number(std::max(p.stride_h, p.stride_w));
+  if (std::max(p.stride_h, p.stride_w) > most_phases) {
+    return "takes strides up to " + number(most_phases) + ", not " + number(std::max(p.stride_h, p.stride_w));
   }
   if (p.in_w > 1 && p.x_strides[3] != 1 && p.in_channels > 1 && p.x_strides[1] != 1) {
     return "takes inputs whose rows or channels are contiguous in memory";

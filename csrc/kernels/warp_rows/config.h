@@ -1,0 +1,192 @@
+// Configurations of the warp_rows family: few input channels a group in NCHW, on tensor cores, each warp for itself. x
+// goes from global memory to registers, which keep the last rows of it, and y from registers to global memory: no block
+// waits for anything but its weights.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+#include "../../plan/problem.h"
+#include "../phases.h"
+
+namespace convt::warp_rows {
+
+// Rows and columns of x, beside each other, that the outputs of a row and a column of x read, at most.
+struct Config {
+  const char* name;
+  int32_t rows, columns;
+};
+inline constexpr Config configs[] = {{"2x2", 2, 2}, {"3x2", 3, 2}, {"3x3", 3, 3}};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t warps = 8;
+inline constexpr int32_t block = 32 * warps;
+inline constexpr int32_t most_stride = 5;    // of a row: all its phases are in registers at a time
+inline constexpr int32_t most_rows = 3;      // of a configuration
+inline constexpr int32_t most_channels = 8;  // of x and a group: those that an instruction multiplies
+
+// Neighbouring columns of x whose outputs a lane has, two for each tile of 16 columns: 16 bytes of them where a stride
+// divides that.
+constexpr int32_t lane_columns(int64_t element_bytes, int64_t stride) {
+  if (stride <= 2) return static_cast<int32_t>(16 / element_bytes / stride);
+  if (stride == 3) return static_cast<int32_t>(16 / element_bytes);
+  return stride == 4 ? 2 : 4;
+}
+// Other rows pass through shared memory.
+constexpr bool staged(int64_t element_bytes, int64_t stride) {
+  return lane_columns(element_bytes, stride) * stride * element_bytes != 16;
+}
+
+// Runs of so many columns that a lane has, a warp's columns apart. Strict float32 multiplies six parts one after the
+// other, which another run's products fill.
+constexpr int32_t lane_runs(int64_t element_bytes, bool strict, int64_t stride, int32_t rows) {
+  return strict && lane_columns(element_bytes, stride) == 2 && rows == 2 ? 2 : 1;
+}
+constexpr int32_t warp_columns(int64_t element_bytes, bool strict, int64_t stride, int32_t rows) {
+  return 8 * lane_columns(element_bytes, stride) * lane_runs(element_bytes, strict, stride, rows);
+}
+// Elements of a channel of a warp's staged outputs: lanes that write together have their channels in different banks.
+constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride, int32_t rows) {
+  return static_cast<int32_t>(warp_columns(element_bytes, strict, stride, rows) * stride + 16 / element_bytes);
+}
+// The next row of x comes by way of shared memory, where too few registers are left for it.
+constexpr bool in_buffers(int64_t element_bytes, bool strict, int64_t stride) {
+  return element_bytes == 4 && (strict || stride > 2);
+}
+
+// How the problem is cut, for both sides of the launch.
+struct Tiling {
+  int32_t tiles;         // of 8 output channels of a group
+  int32_t strips;        // of a row, a warp's
+  int32_t block_strips;  // of a block; its other warps have other rows
+  int32_t strip_blocks;
+  int32_t rows;  // of x, of whose outputs a warp computes all phases
+  int32_t chunks;
+  struct {
+    int32_t bias, stages, rows;
+  } places;                                      // in shared memory, bytes; the weights are first
+  int64_t stage_bytes, row_bytes, shared_bytes;  // the first two of a warp
+};
+
+inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
+
+// Words of weights that a lane has of 8 channels in and out.
+constexpr int32_t fragment_words(int64_t element_bytes, bool strict) { return strict ? 4 : element_bytes == 4 ? 2 : 1; }
+
+// What a plan says of a tiling; the rest follows from the problem.
+using Cut = std::array<int32_t, 8>;
+inline Cut cut_of(const Tiling& t) { return {t.block_strips, t.rows}; }
+
+inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
+  Tiling t{};
+  const int64_t bytes = element_size(p.dtype), columns = warp_columns(bytes, strict(p), p.stride_w, c.rows);
+  t.tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
+  t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, columns * p.stride_w));
+  t.block_strips = cut[0], t.rows = cut[1];
+  t.strip_blocks = static_cast<int32_t>(ceil_div<int64_t>(t.strips, t.block_strips));
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, p.stride_h * int64_t{t.rows} * (warps / t.block_strips)));
+  int64_t end = 0;
+  const auto place = [&](int64_t size) {
+    const int64_t at = end;
+    end = ceil_div<int64_t>(at + size, 16) * 16;
+    return static_cast<int32_t>(at);
+  };
+  place(p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, strict(p)) * 4);
+  t.places.bias = place(8 * 4);
+  t.stage_bytes = staged(bytes, p.stride_w) ? 8 * stage_pitch(bytes, strict(p), p.stride_w, c.rows) * bytes : 0;
+  t.places.stages = place(warps * t.stage_bytes);
+  t.row_bytes =
+      lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 * (lane_columns(bytes, p.stride_w) + c.columns - 1) * 32 * 4;
+  t.places.rows = place(in_buffers(bytes, strict(p), p.stride_w) ? warps * t.row_bytes : 0);
+  t.shared_bytes = end;
+  return t;
+}
+
+inline int64_t blocks(const Tiling& t, const Problem& p) {
+  return checked_mul(checked_mul(p.batch, p.groups * t.tiles), int64_t{t.strip_blocks} * t.chunks);
+}
+
+// How much longer than on an H200 a device takes for memory, and for instructions.
+struct Slower {
+  double memory = 1, compute = 1;
+};
+
+// Blocks of a multiprocessor, for which registers suffice.
+constexpr int32_t resident_blocks(int32_t columns, bool strict, int64_t stride) {
+  return stride == 2 && columns == 2 && !strict ? 3 : 2;
+}
+
+// A model of the time of a tiling, which ranks them: instructions counted from the machine code; the clocks that they
+// take and the rest fitted to a sweep of cuts on an H200.
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+                      const Slower& on_device) {
+  constexpr double multiprocessors = 132, clock = 1.75e9;
+  const bool is_strict = strict(p);
+  const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
+  const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, is_strict, stride, c.rows);
+  const int64_t x_columns = of_lane + c.columns - 1;
+  const auto busy = static_cast<double>(busy_phases(h, p.stride_h));
+  const auto bare = static_cast<double>(p.stride_h) - busy;
+  double taps_h = 0, taps_w = 0;
+  for (int64_t r = 0; r < p.stride_h; ++r) taps_h += h.of[r].count;
+  for (int64_t r = 0; r < stride; ++r) taps_w += w.of[r].count;
+  int64_t width = whole;
+  while (p.out_w % width != 0) width /= 2;
+
+  // Of a warp and a row of x.
+  const double read = runs * 2 *
+                      static_cast<double>(bytes == 4 ? x_columns : (x_columns / 2 + 1) * (p.in_w % 2 == 0 ? 1 : 2)) *
+                      (p.in_channels_per_group() == most_channels ? 1 : 3.5);
+  const double convert = runs * (static_cast<double>(x_columns) * (is_strict    ? 13
+                                                                   : bytes == 4 ? 3.3
+                                                                                : 1.5) +
+                                 (c.rows - 1) * (of_lane / 2 + c.columns - 1) * (is_strict ? 6 : bytes));
+  const double products = taps_h * taps_w * (3 + runs * of_lane / 2 * (is_strict ? 10 : 1));
+  const double first = busy * runs * of_lane * 2 * static_cast<double>(stride);
+  const double copy =
+      24 * static_cast<double>(ceil_div<int64_t>(warp_columns(bytes, is_strict, stride, c.rows) * stride / width, 32));
+  const double outputs = runs * 2 * of_lane * static_cast<double>(stride);
+  const double store = staged(bytes, stride) ? busy * (outputs * 1.3 + copy)
+                       : width == whole      ? busy * runs * 16
+                                             : busy * outputs * 3 / (bytes == 2 && width > 1 ? 2 : 1);
+  const double row = 86 + 7.5 * read + 3.04 * convert + 4.95 * products + 1.4 * first + 9.3 * (store + bare * copy);
+
+  const auto grid = static_cast<double>(blocks(t, p));
+  const double resident = resident_blocks(c.columns, is_strict, stride);
+  const double waves = std::ceil(grid / (multiprocessors * resident));
+  const double compute = waves * (5660 + (t.rows + 0.085 * c.rows) * row * resident) / clock * on_device.compute;
+  // Planes of y that are written at a time: many of them have many places in memory.
+  const double planes =
+      std::min(multiprocessors * resident, grid) / (static_cast<double>(t.chunks) * t.strip_blocks) * 8;
+  const double slower = 1 + 0.127 * std::log2(1 + planes / 64) * (width < whole ? 3.36 : 1);
+  const double moved = static_cast<double>((p.x_elements() + p.y_elements()) * bytes);
+  const double memory = (moved + (slower - 1) * static_cast<double>(p.y_elements() * bytes)) / 4.3e12 *
+                        on_device.memory / std::min(1.0, grid / 100);
+  const double more = std::max(compute, memory), less = std::min(compute, memory);
+  return more * std::pow(1 + std::pow(less / more, 3.53), 1 / 3.53) + 1.5e-6;
+}
+
+// The fastest tiling by the model of a problem that the configuration takes, and its time.
+struct Choice {
+  Tiling tiling;
+  double seconds;
+};
+inline Choice choose(const Config& c, const Problem& p, const Slower& on_device) {
+  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  // The warps of a block have strips beside each other as far as there are any.
+  int32_t block_strips = 1;
+  while (block_strips < warps && block_strips < tiling(c, p, {1, 1}).strips) block_strips *= 2;
+  const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
+  Choice best{};
+  for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
+    if (rows > 1 && rows >= 2 * most) break;
+    const Tiling t = tiling(c, p, {block_strips, rows});
+    const double time = seconds(t, c, p, h, w, on_device);
+    if (rows == 1 || time < best.seconds) best = {t, time};
+  }
+  return best;
+}
+
+}  // namespace convt::warp_rows

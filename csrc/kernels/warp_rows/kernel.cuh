@@ -1,0 +1,657 @@
+// A warp computes rows of outputs of 8 channels, for some columns of x that lie beside each other: the rows of a
+// product are those columns, its columns the output channels. It goes down the rows of x: the last ones are in
+// registers, the next one is read while those are multiplied. All phases of a row's columns are in registers, too, so
+// that a lane stores neighbouring outputs. What a block shares are its weights.
+#pragma once
+
+#include "../device.h"
+#include "../load_if.h"
+#include "../products.h"
+#include "params.h"
+
+namespace convt::warp_rows {
+
+// What a block computes, or a warp.
+struct Block {
+  int32_t image, group, tile, strip, row;  // the last two of its first warp, the row of x
+};
+
+CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
+  Block b;
+  uint32_t rest = p.chunks.divide(index);
+  b.row = static_cast<int32_t>(index) * p.t.rows * (warps / p.t.block_strips);
+  uint32_t strip = rest;
+  rest = p.strip_blocks.divide(strip);
+  b.strip = static_cast<int32_t>(strip) * p.t.block_strips;
+  uint32_t tile = rest;
+  rest = p.tiles.divide(tile);
+  b.tile = static_cast<int32_t>(tile);
+  b.image = static_cast<int32_t>(p.groups.divide(rest));
+  b.group = static_cast<int32_t>(rest);
+  return b;
+}
+
+// The weights of the block's output channels: of a kernel row, a phase and a column of x, as a lane multiplies them.
+// True if one is not finite.
+template <class Scalar, bool Strict>
+CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weights) {
+  constexpr int words = fragment_words(sizeof(Scalar), Strict), together = 3;  // loads that are waited for
+  const Scalar* w = static_cast<const Scalar*>(p.w) + b.group * p.cin * p.w_in;
+  const int32_t count = p.kernel_h * static_cast<int32_t>(p.window.divisor) * 32;
+  bool bad = false;
+#pragma unroll 1
+  for (int32_t first = static_cast<int32_t>(threadIdx.x); first < count; first += together * block) {
+    uint32_t elements[together][2];
+#pragma unroll
+    for (int k = 0; k < together; ++k) {
+      const int32_t i = first + k * block, lane = i % 32;
+      uint32_t of_window = static_cast<uint32_t>(i) / 32;
+      const auto row = static_cast<int32_t>(p.window.divide(of_window));
+      const int32_t tap = p.tap_columns[of_window], co = b.tile * 8 + lane / 4, ci = lane % 4 * 2;
+      const Scalar* at = w + ci * p.w_in + co * p.w_out + row * p.w_row + tap * p.w_column;
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const bool is = i < count && tap >= 0 && co < p.cout && ci + e < p.cin;
+        load_if<sizeof(Scalar)>(is, at + e * p.w_in, &elements[k][e]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < together; ++k) {
+      const int32_t i = first + k * block;
+      if (i >= count) break;
+      const uint32_t (&element)[2] = elements[k];
+      uint32_t* to = weights + i * words;
+      if constexpr (Strict) {
+        uint32_t parts[3];
+        float left[2];
+        split_pair(element[0], element[1], parts, left);
+        *reinterpret_cast<uint4*>(to) = make_uint4(parts[0], parts[1], parts[2], 0);
+        bad |= !(left[0] + left[1] == 0);
+      } else if constexpr (sizeof(Scalar) == 4) {
+        const uint32_t first_word = operand<Scalar, Strict>(element[0]), second = operand<Scalar, Strict>(element[1]);
+        *reinterpret_cast<uint2*>(to) = make_uint2(first_word, second);
+        bad |= not_finite<Scalar>(first_word) || not_finite<Scalar>(second);
+      } else {
+        *to = element[0] | element[1] << 16;
+        bad |= not_finite<Scalar>(*to);
+      }
+    }
+  }
+  return bad;
+}
+
+// From here on, an element is not the sum of its parts: the first one may be infinite.
+constexpr float largest_of_parts = 0x1.fep127f;
+
+// Of two channels, the columns of x that a lane multiplies: those of its outputs and the next Columns - 1. The rows g
+// and g + 8 of tile m are its columns m and m + half, so that another column of the kernel takes those of tile m + 1.
+template <class Scalar, bool Strict, int OfLane, int Columns>
+struct Window {
+  static constexpr int count = OfLane + Columns - 1, half = OfLane / 2, tiles = half + Columns - 1;
+  static constexpr int raw_words = sizeof(Scalar) == 4 ? count : count / 2 + 1;  // of a channel
+  static constexpr int words = Strict ? 6 : sizeof(Scalar) == 4 ? 4 : 2;         // of a tile
+  static constexpr uint32_t buffer_bytes = 2 * count * 128;                      // of a warp
+  using Tiles = uint32_t[tiles][words];
+  using Raw = uint32_t[2][raw_words];
+
+  // `x` is at `column`, which need not be in the row, unless the row is known to have All columns.
+  template <bool All>
+  CONVT_DEVICE static void read(const Params& p, const Scalar* x, int32_t column, bool first, bool second, Raw& raw) {
+    const auto in = static_cast<uint32_t>(p.w_axis.in);
+    const auto has = [&](int32_t k) { return All || static_cast<uint32_t>(column + k) < in; };
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const Scalar* from = e == 0 ? x : x + p.x_channel;
+      const bool is = e == 0 ? first : second;
+      if constexpr (sizeof(Scalar) == 4) {
+#pragma unroll
+        for (int k = 0; k < count; ++k) load_if<4>(is && has(k), from + k, &raw[e][k]);
+      } else {
+        // Words that begin at even columns.
+        const int32_t odd = column & 1;
+        from -= odd;
+#pragma unroll
+        for (int k = 0; k < raw_words; ++k) {
+          if (p.load_width == 2) {
+            load_if<4>(is && has(2 * k - odd), from + 2 * k, &raw[e][k]);
+          } else {
+            uint32_t low, high;
+            load_if<2>(is && has(2 * k - odd), from + 2 * k, &low);
+            load_if<2>(is && has(2 * k - odd + 1), from + 2 * k + 1, &high);
+            raw[e][k] = low | high << 16;
+          }
+        }
+      }
+    }
+  }
+
+  // The same of 4 bytes each, to shared memory: a word of all lanes follows another.
+  template <bool All>
+  CONVT_DEVICE static void fetch(const Params& p, const Scalar* x, int32_t column, bool first, bool second,
+                                 device::SharedAddress to) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const Scalar* from = e == 0 ? x : x + p.x_channel;
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        const bool is = (e == 0 ? first : second) &&
+                        (All || static_cast<uint32_t>(column + k) < static_cast<uint32_t>(p.w_axis.in));
+        device::cp_async<4>(to + static_cast<uint32_t>(e * count + k) * 128, is ? from + k : p.x, is ? 4 : 0);
+      }
+    }
+  }
+  CONVT_DEVICE static void take(device::SharedAddress from, Raw& raw) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        raw[e][k] = device::load_shared_4(from + static_cast<uint32_t>(e * count + k) * 128);
+      }
+    }
+  }
+
+  // The largest magnitude of float32's elements and `v`, NaN if one is.
+  CONVT_DEVICE static float largest(float v, const Raw& raw) {
+#pragma unroll
+    for (int k = 0; k < count; ++k) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) v = device::max_or_nan(v, fabsf(__uint_as_float(raw[e][k])));
+    }
+    return v;
+  }
+
+  // As they are multiplied.
+  CONVT_DEVICE static void convert(int32_t column, const Raw& raw, Tiles& to) {
+    constexpr int parts = Strict ? 3 : sizeof(Scalar) == 4 ? 2 : 1;  // of a column: of TF32, the channels
+    uint32_t of_column[count][parts];
+    if constexpr (Strict) {
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        float left[2];
+        split_pair(raw[0][k], raw[1][k], of_column[k], left);
+      }
+    } else if constexpr (sizeof(Scalar) == 4) {
+      uint32_t all[2 * count];
+#pragma unroll
+      for (int k = 0; k < count; ++k) all[2 * k] = raw[0][k], all[2 * k + 1] = raw[1][k];
+      tf32_operands(all);
+#pragma unroll
+      for (int k = 0; k < count; ++k) of_column[k][0] = all[2 * k], of_column[k][1] = all[2 * k + 1];
+    } else {
+      const uint32_t shift = (static_cast<uint32_t>(column) & 1) * 16;
+      uint32_t even[2][raw_words];  // words that begin at the first column
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+#pragma unroll
+        for (int k = 0; k < raw_words; ++k) {
+          even[e][k] = __funnelshift_r(raw[e][k], k + 1 < raw_words ? raw[e][k + 1] : 0, shift);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        of_column[k][0] = __byte_perm(even[0][k / 2], even[1][k / 2], k % 2 == 0 ? 0x5410 : 0x7632);
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < tiles; ++m) {
+#pragma unroll
+      for (int part = 0; part < parts; ++part) {
+        to[m][2 * part] = of_column[m][part], to[m][2 * part + 1] = of_column[m + half][part];
+      }
+    }
+  }
+};
+
+// Adds to the sums of some tiles their products with the same weights, of `Taps` columns of the kernel.
+template <class Scalar, bool Strict, int Taps, int Tiles, int Words, int WeightWords>
+CONVT_DEVICE void multiply_tiles(float (*const (&sums)[Tiles])[4], const uint32_t (*const (&a)[Taps][Tiles])[Words],
+                                 const uint32_t (&b)[Taps][WeightWords]) {
+  if constexpr (Strict) {
+    // The products of parts as in multiply, but one by one: what takes two parts at a time has operands of four
+    // registers beside each other, for which parts would be copied. The tensor core sums two taps at most.
+    float sum[Tiles][4];
+    const auto product = [&](int of_a, int of_b, bool first) {
+#pragma unroll
+      for (int c = 0; c < Taps; ++c) {
+        const uint32_t w[1] = {b[c][of_b]};
+#pragma unroll
+        for (int m = 0; m < Tiles; ++m) {
+          const uint32_t x[2] = {(*a[c][m])[2 * of_a], (*a[c][m])[2 * of_a + 1]};
+          if (first && c == 0) {
+            multiply_parts(sum[m], x, w);
+          } else {
+            device::mma_m16n8k8<BFloat16>(sum[m], x, w);
+          }
+        }
+      }
+    };
+    product(1, 1, true);
+    product(0, 2, false);
+    product(2, 0, false);
+    product(0, 1, false);
+    product(1, 0, false);
+    product(0, 0, false);
+#pragma unroll
+    for (int m = 0; m < Tiles; ++m) {
+#pragma unroll
+      for (int q = 0; q < 4; ++q) (*sums[m])[q] += sum[m][q];
+    }
+  } else {
+    static_assert(Taps == 1);
+#pragma unroll
+    for (int m = 0; m < Tiles; ++m) multiply<Scalar, false, sizeof(Scalar) == 4 ? 8 : 4>(*sums[m], *a[0][m], b[0]);
+  }
+}
+
+template <int N>
+CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
+  if constexpr (N == 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else if constexpr (N == 2) {
+    const uint2 v = *reinterpret_cast<const uint2*>(from);
+    to[0] = v.x, to[1] = v.y;
+  } else {
+    to[0] = *from;
+  }
+}
+
+// Computes those of a warp's outputs again that are NaN: a zero outside the image times a weight that is not finite is
+// NaN, and so is the sum of the parts of an infinity.
+template <class Scalar, bool Strict, int Columns>
+__noinline__ __device__ void repair(const Params& p, const float* bias) {
+  const Block b = make_block(p, blockIdx.x);
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, co = b.tile * 8, channels = smaller(8, p.cout - co);
+  const int32_t out_column = (b.strip + warp % p.t.block_strips) * Columns;
+  const int32_t columns = smaller(p.w_axis.out - out_column, Columns);
+  const int32_t first = (b.row + warp / p.t.block_strips * p.t.rows) * p.h.stride;
+  const int32_t last = smaller(first + p.t.rows * p.h.stride, p.h.out);
+  const Scalar* image = static_cast<const Scalar*>(p.x) + b.image * p.x_batch;
+  __syncwarp();  // the outputs are stored
+#pragma unroll 1
+  for (int32_t row = first; row < last; ++row) {
+    Scalar* to = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + co) * p.y_channel +
+                 int64_t{row} * p.w_axis.out + out_column;
+#pragma unroll 1
+    for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < channels * columns; i += 32) {
+      const int32_t channel = i / columns, at = i - channel * columns;
+      Scalar* y = to + channel * p.y_channel + at;
+      const float stored = element_of<Scalar>(
+          sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(y) : *reinterpret_cast<const uint16_t*>(y), 0);
+      if (stored == stored) continue;
+      const float v =
+          bias[channel] + sum_of_phases<Scalar, Strict>(p, image, row, out_column + at, b.group, co + channel);
+      store<1>(y, &v);
+    }
+  }
+}
+
+// Where a warp writes rows of outputs, of which `left` columns are in the image.
+template <class Scalar, bool Strict, int Stride, int Rows>
+struct Output {
+  static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
+  static constexpr int columns = columns_of_run * lane_runs(sizeof(Scalar), Strict, Stride, Rows);
+  static constexpr int whole = 16 / sizeof(Scalar), pitch = stage_pitch(sizeof(Scalar), Strict, Stride, Rows);
+  static constexpr bool stages = staged(sizeof(Scalar), Stride);
+
+  Scalar* stage;  // the warp's
+  int32_t width, channels, left;
+  int64_t y_channel;
+  int lane;
+
+  // A lane's outputs of a row, of `Count` tiles from `first` on: value(tile, half, phase, q) is of channel
+  // 2 (lane % 4) + q. `to` is the warp's first output of the row.
+  template <int Count, class Value>
+  CONVT_DEVICE void put(Scalar* to, int which, int first, const Value& value) const {
+    constexpr int half = of_lane / 2;
+    const int g = lane / 4, l = lane % 4;
+    const int at_column = which * columns_of_run + g * run;
+    Scalar* at = stages ? stage + (2 * l * pitch + at_column) : to + (2 * l * y_channel + at_column);
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      if constexpr (Count < half) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+#pragma unroll
+          for (int r = 0; r < Stride; ++r) {
+            const float v = value(0, h, r, q);
+            store<1>(at + (q * pitch + (h * half + first) * Stride + r), &v);
+          }
+        }
+      } else {
+        float v[run];
+#pragma unroll
+        for (int e = 0; e < of_lane; ++e) {
+#pragma unroll
+          for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
+        }
+        if constexpr (stages) {
+          constexpr int wide = run % whole == 0 ? whole : whole / 2;
+#pragma unroll
+          for (int i = 0; i < run; i += wide) store<wide>(at + (q * pitch + i), v + i);
+        } else {
+          put_run(q == 0 ? at : at + y_channel, v, 2 * l + q < channels ? left - at_column : 0);
+        }
+      }
+    }
+  }
+  CONVT_DEVICE void end_row(Scalar* to) const {
+    if constexpr (stages) {
+      __syncwarp();
+      with_width([&]<int Width>() {
+        copy<Width>(to, [&](int32_t channel, int32_t at) {
+          return *reinterpret_cast<const Words<Width>*>(stage + (channel * pitch + at));
+        });
+      });
+      __syncwarp();
+    }
+  }
+
+  // A row without taps.
+  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
+    with_width([&]<int Width>() {
+      copy<Width>(to, [&](int32_t channel, int32_t) {
+        using Words = Words<Width>;
+        const uint32_t word = word_of(bias[channel]);
+        Words words;
+#pragma unroll
+        for (auto& v : words.v) v = static_cast<typename Words::Word>(word);
+        return words;
+      });
+    });
+  }
+
+ private:
+  CONVT_DEVICE void put_run(Scalar* to, const float (&v)[run], int32_t count) const {
+    if (width == whole) {
+      if (count > 0) store<whole>(to, v);
+    } else if (width * sizeof(Scalar) >= 4) {
+      constexpr int wide = 4 / sizeof(Scalar);
+#pragma unroll
+      for (int i = 0; i < run; i += wide) {
+        if (i < count) store<wide>(to + i, v + i);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < run; ++i) {
+        if (i < count) store<1>(to + i, v + i);
+      }
+    }
+  }
+
+  // Vectors of at least 4 bytes are words.
+  template <int Width>
+  struct alignas(Width * sizeof(Scalar)) Words {
+    using Word = std::conditional_t<Width * sizeof(Scalar) == 2, uint16_t, uint32_t>;
+    static constexpr int count = Width * sizeof(Scalar) / sizeof(Word);
+    Word v[count];
+  };
+
+  CONVT_DEVICE static uint32_t word_of(float v) {
+    if constexpr (sizeof(Scalar) == 4) {
+      return __float_as_uint(v);
+    } else {
+      return pack(Scalar{}, v, v);
+    }
+  }
+
+  template <class F>
+  CONVT_DEVICE void with_width(const F& f) const {
+    if (width == whole) {
+      f.template operator()<whole>();
+    } else if (width >= whole / 2) {
+      f.template operator()<whole / 2>();
+    } else if (sizeof(Scalar) == 4 || width == 1) {
+      f.template operator()<1>();
+    } else {
+      f.template operator()<2>();
+    }
+  }
+
+  // Vectors of a row of each channel, those of `from`.
+  template <int Width, class From>
+  CONVT_DEVICE void copy(Scalar* to, const From& from) const {
+    constexpr int vectors = columns / Width, rounds = ceil_div(vectors, 32);
+    to += lane * Width;
+    bool is[rounds];
+#pragma unroll
+    for (int i = 0; i < rounds; ++i) {
+      is[i] = (i * 32 + 32 <= vectors || i * 32 + lane < vectors) && (i * 32 + lane) * Width < left;
+    }
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      if (c >= channels) break;
+#pragma unroll
+      for (int i = 0; i < rounds; ++i) {
+        if (is[i]) *reinterpret_cast<Words<Width>*>(to + i * 32 * Width) = from(c, (i * 32 + lane) * Width);
+      }
+      to += y_channel;
+    }
+  }
+};
+
+template <class Scalar, bool Strict, int Stride, int Rows, int Columns>
+__global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride))
+    warp_rows_kernel(const __grid_constant__ Params p) {
+  using Y = Output<Scalar, Strict, Stride, Rows>;
+  constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
+  constexpr int words = fragment_words(sizeof(Scalar), Strict);
+  // Otherwise too few registers are left.
+  constexpr int tiles_at_once = Stride > 3 && sizeof(Scalar) == 4 ? 1 : pixel_tiles;
+  constexpr int taps_at_once = Strict && Stride <= 2 ? 2 : 1;  // neighbours
+  // Runs of columns, each as those of a warp that has one of them: products that do not wait for each other.
+  constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows);
+  constexpr bool buffered = in_buffers(sizeof(Scalar), Strict, Stride);
+  using X = Window<Scalar, Strict, of_lane, Columns>;
+  const Tiling& t = p.t;
+  unsigned char* shared = device::dynamic_shared_memory();
+  uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
+  float* bias = reinterpret_cast<float*>(shared + t.places.bias);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, g = lane / 4, l = lane % 4;
+
+  const Block b = make_block(p, blockIdx.x);
+  const int32_t strip = b.strip + warp % t.block_strips;
+  int32_t j = b.row + warp / t.block_strips * t.rows;
+  int32_t row = j * p.h.stride;
+  const int32_t last_row = strip < t.strips ? smaller(row + t.rows * p.h.stride, p.h.out) : 0;
+  constexpr int run_columns = 8 * of_lane;
+  const int32_t first_column = strip * runs * run_columns + p.w_axis.phases.first;  // of x, the warp's
+  const int32_t column = first_column + g * of_lane;                                // and the lane's
+  // Two columns of 16 bits may be read that are not needed, since words begin at even ones.
+  const bool all = first_column >= 0 && p.cin == most_channels &&
+                   first_column + runs * run_columns + Columns - 1 + (sizeof(Scalar) == 2 ? 2 : 0) <= p.w_axis.in;
+  int32_t x_row = j + p.h.phases.last - (Rows - 1);
+  const Scalar* x = static_cast<const Scalar*>(p.x) + b.image * p.x_batch +
+                    ((b.group * p.cin + 2 * l) * p.x_channel + column + x_row * p.x_row);
+  const device::SharedAddress buffer =
+      device::shared_address(shared + t.places.rows + warp * static_cast<int32_t>(t.row_bytes)) + lane * 4;
+  // The next row of x: use(all, k, x, column, first, second) for each run.
+  const auto next_row = [&](const auto& use) {
+    const bool inside = static_cast<uint32_t>(x_row) < static_cast<uint32_t>(p.h.in);
+    if (all && inside) {
+#pragma unroll
+      for (int k = 0; k < runs; ++k)
+        use(std::true_type{}, k, x + k * run_columns, column + k * run_columns, true, true);
+    } else {
+#pragma unroll
+      for (int k = 0; k < runs; ++k) {
+        use(std::false_type{}, k, x + k * run_columns, column + k * run_columns, inside && 2 * l < p.cin,
+            inside && 2 * l + 1 < p.cin);
+      }
+    }
+    x += p.x_row, ++x_row;
+  };
+  using Raw = typename X::Raw;
+  const auto read = [&](Raw(&raw)[runs]) {
+    next_row([&]<class All>(All, int k, const Scalar* from, int32_t at, bool first, bool second) {
+      X::template read<All::value>(p, from, at, first, second, raw[k]);
+    });
+  };
+  const auto fetch = [&] {
+    next_row([&]<class All>(All, int k, const Scalar* from, int32_t at, bool first, bool second) {
+      X::template fetch<All::value>(p, from, at, first, second, buffer + static_cast<uint32_t>(k) * X::buffer_bytes);
+    });
+    device::cp_async_commit();
+  };
+  // The first rows come while the weights do.
+  Raw first[Rows][runs];
+#pragma unroll
+  for (int i = 0; i < Rows; ++i) {
+    if (row >= last_row) continue;
+    if constexpr (buffered) {
+      if (i + 1 == Rows) {
+        fetch();
+        continue;
+      }
+    }
+    read(first[i]);
+  }
+  const int32_t bias_channel = b.tile * 8 + thread;
+  uint32_t thread_bias;
+  load_if<sizeof(Scalar)>(p.bias != nullptr && thread < 8 && bias_channel < p.cout,
+                          static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel) * p.bias_stride,
+                          &thread_bias);
+  const bool bad = load_weights<Scalar, Strict>(p, b, weights);
+  if (thread < 8) bias[thread] = element_of<Scalar>(thread_bias, 0);
+  bool spoilt = device::named_barrier_or(1, block, bad);
+  if (row >= last_row) return;
+  const int32_t out_column = strip * Y::columns, left = p.w_axis.out - out_column;
+  const Y out{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
+              p.store_width,
+              smaller(8, p.cout - b.tile * 8),
+              left,
+              p.y_channel,
+              lane};
+  Scalar* y = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + b.tile * 8) * p.y_channel +
+              int64_t{row} * p.w_axis.out + out_column;
+  const float lane_bias[2] = {bias[2 * l], bias[2 * l + 1]};
+
+  typename X::Tiles operands[runs][Rows];
+  Raw raw[runs];
+  float largest = 0;  // of strict float32's inputs
+#pragma unroll
+  for (int k = 0; k < runs; ++k) {
+#pragma unroll
+    for (int i = 0; i < Rows - 1; ++i) {
+      X::convert(column, first[i][k], operands[k][i + 1]);
+      if constexpr (Strict) largest = X::largest(largest, first[i][k]);
+    }
+    if constexpr (!buffered) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+#pragma unroll
+        for (int word = 0; word < X::raw_words; ++word) raw[k][e][word] = first[Rows - 1][k][e][word];
+      }
+    }
+  }
+#pragma unroll 1
+  while (true) {
+    if constexpr (buffered) device::cp_async_wait<0>();
+#pragma unroll
+    for (int k = 0; k < runs; ++k) {
+#pragma unroll
+      for (int i = 0; i + 1 < Rows; ++i) {
+#pragma unroll
+        for (int m = 0; m < X::tiles; ++m) {
+#pragma unroll
+          for (int word = 0; word < X::words; ++word) operands[k][i][m][word] = operands[k][i + 1][m][word];
+        }
+      }
+      if constexpr (buffered) X::take(buffer + static_cast<uint32_t>(k) * X::buffer_bytes, raw[k]);
+      X::convert(column, raw[k], operands[k][Rows - 1]);
+      if constexpr (Strict) largest = X::largest(largest, raw[k]);
+    }
+    spoilt |= Strict && !(largest < largest_of_parts);
+    const bool more = row + p.h.stride < last_row;
+    if (more) {
+      if constexpr (buffered) {
+        fetch();
+      } else {
+        read(raw);
+      }
+    }
+    const int32_t end = smaller(row + p.h.stride, last_row);
+#pragma unroll 1
+    for (int32_t phase = 0; row < end; ++phase, ++row, y += p.w_axis.out) {
+      uint32_t taps[Rows];
+#pragma unroll
+      for (int i = 0; i < Rows; ++i) taps[i] = p.rows[phase][i];
+      bool bare = true;
+#pragma unroll
+      for (int i = 0; i < Rows; ++i) bare = bare && taps[i] == 0;
+      if (bare) {
+        out.put_bias(y, bias);
+        continue;
+      }
+#pragma unroll
+      for (int part = 0; part < pixel_tiles; part += tiles_at_once) {
+        float sums[runs][Stride][tiles_at_once][4];
+#pragma unroll
+        for (auto& of_run : sums) {
+#pragma unroll
+          for (auto& of_phase : of_run) {
+#pragma unroll
+            for (auto& of_tile : of_phase) {
+#pragma unroll
+              for (int q = 0; q < 4; ++q) of_tile[q] = lane_bias[q % 2];
+            }
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < Rows; ++i) {
+          if (taps[i] == 0) continue;
+          const uint32_t* of_row =
+              weights + ((taps[i] >> 16) * (Stride * Columns) * 32 + static_cast<uint32_t>(lane)) * words;
+#pragma unroll
+          for (int r = 0; r < Stride; ++r) {
+            // The products of columns c ... c + count - 1.
+            const auto products = [&]<int count>(std::integral_constant<int, count>, int c) {
+              float (*of_tile[runs * tiles_at_once])[4];
+              const uint32_t (*rows[count][runs * tiles_at_once])[X::words];
+              uint32_t f[count][words];
+#pragma unroll
+              for (int tap = 0; tap < count; ++tap) {
+                load_fragment(of_row + (r * Columns + c + tap) * 32 * words, f[tap]);
+#pragma unroll
+                for (int k = 0; k < runs; ++k) {
+#pragma unroll
+                  for (int m = 0; m < tiles_at_once; ++m) {
+                    of_tile[k * tiles_at_once + m] = &sums[k][r][m];
+                    rows[tap][k * tiles_at_once + m] = &operands[k][i][part + m + c + tap];
+                  }
+                }
+              }
+              multiply_tiles<Scalar, Strict>(of_tile, rows, f);
+            };
+            constexpr std::integral_constant<int, 1> one;
+#pragma unroll
+            for (int c = 0; c < Columns; c += taps_at_once) {
+              const uint32_t here = taps[i] >> (r * Columns + c);
+              if constexpr (taps_at_once == 2) {
+                if (c + 1 < Columns && (here & 3) == 3) {
+                  products(std::integral_constant<int, 2>{}, c);
+                } else if ((here & 1) != 0) {
+                  products(one, c);
+                } else if (c + 1 < Columns && (here & 2) != 0) {
+                  products(one, c + 1);
+                }
+              } else if ((here & 1) != 0) {
+                products(one, c);
+              }
+            }
+          }
+        }
+#pragma unroll
+        for (int k = 0; k < runs; ++k) {
+          out.template put<tiles_at_once>(y, k, part,
+                                          [&](int m, int h, int r, int q) { return sums[k][r][m][2 * h + q]; });
+        }
+      }
+      out.end_row(y);
+    }
+    if (!more) break;
+  }
+  if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns>(p, bias);
+}
+
+}  // namespace convt::warp_rows

@@ -1,0 +1,79 @@
+// What a warp_rows kernel is given, by value.
+#pragma once
+
+#include <type_traits>
+
+#include "../../plan/plan.h"
+#include "../access_width.h"
+#include "../divisor.h"
+#include "../operands.h"
+#include "config.h"
+
+namespace convt::warp_rows {
+
+// Strides in elements.
+struct Params {
+  const void* x;
+  const void* w;
+  const void* bias;  // null if there is none
+  void* y;
+  int64_t x_batch, x_channel, x_row;
+  int64_t w_in, w_out, w_row, w_column;
+  int64_t y_batch, y_channel;
+  int64_t bias_stride;
+  AxisParams h, w_axis;
+  Tiling t;
+  int32_t cin, cout, kernel_h;
+  int32_t x_column;                             // 1
+  int32_t load_width;                           // elements of x that can be read at once: 1, or 2 of 16 bits
+  int32_t store_width;                          // elements of y that can be written at once
+  Divisor chunks, strip_blocks, tiles, groups;  // of a block's index
+  Divisor window;                               // of a weight's index: phases of a row x columns of x
+  int32_t tap_columns[most_stride * 3];         // the kernel's column of a phase and a column of x; or -1
+  uint32_t rows[most_phases][most_rows];        // of x, of a phase: taps of the phases and columns; kernel row << 16
+};
+static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
+
+inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
+  const Config& c = configs[plan.configuration];
+  const int64_t bytes = element_size(p.dtype);
+  Params q{};
+  q.h = axis_params(p.axis_h()), q.w_axis = axis_params(p.axis_w());
+  q.t = tiling(c, p, plan.cut);
+  const Tiling& t = q.t;
+  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
+  q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
+  q.x_batch = used(p.batch, p.x_strides[0]), q.x_channel = used(p.in_channels, p.x_strides[1]);
+  q.x_row = used(p.in_h, p.x_strides[2]), q.x_column = 1;
+  q.w_in = p.w_strides[0], q.w_out = p.w_strides[1], q.w_row = p.w_strides[2], q.w_column = p.w_strides[3];
+  q.y_batch = p.y_strides[0], q.y_channel = p.y_strides[1];
+  q.bias_stride = p.bias_stride;
+  q.cin = static_cast<int32_t>(p.in_channels_per_group()), q.cout = static_cast<int32_t>(p.out_channels_per_group());
+  q.kernel_h = static_cast<int32_t>(p.kernel_h);
+  q.load_width = bytes == 4 ? 1 : common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2);
+  q.store_width = common_width(o.result, bytes, {used(p.batch, q.y_batch), used(p.out_channels, q.y_channel), p.out_w},
+                               static_cast<int32_t>(16 / bytes));
+  q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks), q.tiles = Divisor(t.tiles);
+  q.groups = Divisor(p.groups), q.window = Divisor(p.stride_w * c.columns);
+  uint32_t taps = 0;
+  for (int32_t r = 0; r < q.w_axis.stride; ++r) {
+    const Phase& phase = q.w_axis.phases.of[r];
+    int32_t* of_phase = q.tap_columns + r * c.columns;
+    std::fill(of_phase, of_phase + c.columns, -1);
+    for (int32_t i = 0; i < phase.count; ++i) {
+      const int32_t column = phase.top - i * q.w_axis.input_step - q.w_axis.phases.first;
+      of_phase[column] = phase.tap + i * q.w_axis.tap_step;
+      taps |= 1u << (r * c.columns + column);
+    }
+  }
+  for (int32_t r = 0; r < q.h.stride; ++r) {
+    const Phase& phase = q.h.phases.of[r];
+    for (int32_t i = 0; i < phase.count; ++i) {
+      const int32_t row = phase.top - i * q.h.input_step - (q.h.phases.last - c.rows + 1);
+      q.rows[r][row] = taps | static_cast<uint32_t>(phase.tap + i * q.h.tap_step) << 16;
+    }
+  }
+  return q;
+}
+
+}  // namespace convt::warp_rows

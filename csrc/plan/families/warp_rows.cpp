@@ -1,0 +1,88 @@
+// Few input channels a group, rows innermost, each warp for itself. See csrc/kernels/warp_rows.
+#include "../../kernels/warp_rows/config.h"
+
+#include <algorithm>
+
+#include "family.h"
+
+namespace convt {
+namespace {
+
+// Why no configuration of the warp_rows family takes the problem; empty if one may.
+std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
+    return std::string("has no ") + name(p.dtype);
+  }
+  if (device.compute_capability < 80) return "needs tensor cores of sm_80";
+  if (p.in_channels_per_group() > warp_rows::most_channels) {
+    return "takes at most " + number(warp_rows::most_channels) + " input channels a group, not " +
+           number(p.in_channels_per_group());
+  }
+  if (p.stride_w > warp_rows::most_stride) {
+    return "takes strides of a row up to " + number(warp_rows::most_stride) + ", not " + number(p.stride_w);
+  }
+  if (p.stride_h > most_phases) {
+    return "takes strides of a column up to " + number(most_phases) + ", not " + number(p.stride_h);
+  }
+  if (p.in_w > 1 && p.x_strides[3] != 1) return "takes inputs whose rows are contiguous in memory";
+  if (memory_format(p.y_sizes(), p.y_strides) != MemoryFormat::contiguous) return "writes contiguous outputs only";
+  // Inside an image every offset is computed in 32 bits, warps that reach beyond its end included.
+  constexpr int64_t limit = int64_t{1} << 30;
+  for (int64_t size : {checked_mul(checked_mul(p.out_channels, p.out_h), p.out_w), p.in_h, p.in_w, p.padding_h,
+                       p.padding_w, checked_mul(p.kernel_h, p.dilation_h), checked_mul(p.kernel_w, p.dilation_w),
+                       checked_mul(p.kernel_h, p.kernel_w)}) {
+    if (size >= limit) return "takes images of less than 2^30 elements";
+  }
+  return "";
+}
+
+// Why a configuration does not take the problem, which reads `rows` x `columns` of x.
+std::string window_refusal(const warp_rows::Config& config, int64_t rows, int64_t columns) {
+  const auto most = [](int32_t n, const char* of, int64_t is) {
+    return "takes outputs that read at most " + std::to_string(n) + of + ", not " + std::to_string(is);
+  };
+  if (rows > config.rows) return most(config.rows, " rows of the input beside each other", rows);
+  if (columns > config.columns) return most(config.columns, " columns of the input beside each other", columns);
+  return "";
+}
+
+}  // namespace
+
+void warp_rows_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
+  const std::string refusal = warp_rows_refusal(p, device);
+  for (int32_t row = 0; row < warp_rows::config_count; ++row) {
+    const warp_rows::Config& config = warp_rows::configs[row];
+    const auto refused = [&](const std::string& why) { out.push_back(refuse(Algorithm::warp_rows, config.name, why)); };
+    std::string reason = refusal;
+    if (reason.empty()) {
+      const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+      reason = window_refusal(config, int64_t{h.last} - h.first + 1, int64_t{w.last} - w.first + 1);
+    }
+    if (!reason.empty()) {
+      refused(reason);
+      continue;
+    }
+    const warp_rows::Slower on_device{4.8e12 / device.bandwidth, 132.0 / device.multiprocessors};
+    const auto [t, seconds] = warp_rows::choose(config, p, on_device);
+    if (t.shared_bytes > device.shared_memory_per_block) {
+      refused("needs " + std::to_string(t.shared_bytes) + " bytes of shared memory, more than the " +
+              std::to_string(device.shared_memory_per_block) + " of a block");
+      continue;
+    }
+    const int64_t grid = warp_rows::blocks(t, p);
+    if (grid > std::numeric_limits<int32_t>::max()) {
+      refused("needs " + std::to_string(grid) + " blocks, more than a grid holds");
+      continue;
+    }
+    Candidate c = fitting(Algorithm::warp_rows, config.name, row);
+    c.plan.grid = grid;
+    c.plan.block = warp_rows::block;
+    c.plan.cut = warp_rows::cut_of(t);
+    c.estimated_seconds = launch_seconds + seconds;
+    out.push_back(c);
+  }
+}
+
+}  // namespace convt

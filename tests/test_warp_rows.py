@@ -1,0 +1,267 @@
+"""The warp_rows family: its kernels' own source in the emulator of tests/simt, the planner, the kernels on a GPU."""
+
+import random
+
+import pytest
+import simt_program
+import torch
+from forced import candidates_of, explained, forced
+from reference import (
+    Problem,
+    assert_parity,
+    lay_out,
+    poison_allocator,
+    problem_count,
+    random_tensor,
+    reference,
+    round_to_tf32,
+    rule_of_forward,
+    spoilt_operands,
+)
+
+from convt import _C
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
+CONFIGURATIONS = tuple(f"warp_rows/{window}" for window in ("2x2", "3x2", "3x3"))
+STRIDES = (1, 2, 3, 4, 5)
+
+# Layers of benchmarks/data/cases.csv.
+LAYERS = {
+    "kb75": Problem(16, 32, 64, (128, 256), (3, 5), (2, 3), (1, 2), (0, 0), 4, (2, 1)),
+    "grouped_32": Problem(16, 256, 256, (64, 64), (3, 3), (2, 2), (1, 1), (1, 1), 32),
+    "gtcrn.de_conv3": Problem(16, 16, 16, (501, 33), (1, 5), (1, 2), (0, 2), (0, 0), 2),
+    "pytorch_wavelets.dwt_inv_nonsep": Problem(8, 12, 3, (129, 129), (4, 4), (2, 2), (2, 2), (0, 0), 3),
+}
+
+
+def test_random_problems_in_the_emulator(tmp_path):
+    """In buffers of exactly their size, of every alignment, cut in every way, with infinities and NaN."""
+    simt_program.run(simt_program.build("warp_rows_simt.cpp", tmp_path), 0, 360)
+
+
+def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
+    """By the name of the configuration, without the family's."""
+    return candidates_of("warp_rows", explained(p, dtype, memory, device=device))
+
+
+def test_the_configurations_tested_are_those_compiled():
+    assert tuple(name for name in _C.configuration_names() if name.startswith("warp_rows/")) == CONFIGURATIONS
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_real_layers_are_taken(layer, dtype):
+    for device in ("h200", "a100", "rtx4090"):
+        assert "" in {c.refusal for c in candidates(LAYERS[layer], dtype, device=device).values()}, device
+
+
+def test_refusals_say_why():
+    takes = Problem(2, 16, 32, (6, 8), (2, 2), (2, 2), (0, 0), (0, 0), 2)
+    assert {c.refusal for c in candidates(takes).values()} == {""}
+    refused = {
+        "takes at most 8 input channels a group, not 9": Problem(1, 9, 8, (6, 8), (2, 2), (2, 2)),
+        "takes strides of a row up to 5, not 6": Problem(1, 8, 8, (6, 8), (2, 6), (2, 6)),
+        "takes strides of a column up to 32, not 33": Problem(1, 8, 8, (6, 8), (2, 2), (33, 2)),
+        "takes images of less than 2^30 elements": Problem(1, 8, 64, (4096, 2048), (2, 2), (2, 2)),
+        "takes outputs that read at most 3 rows of the input beside each other, not 4": Problem(
+            1, 8, 8, (6, 8), (4, 1), (1, 1)
+        ),
+        "takes outputs that read at most 2 columns of the input beside each other, not 3": Problem(
+            1, 8, 8, (6, 8), (1, 3), (1, 1)
+        ),
+    }
+    for reason, p in refused.items():
+        assert reason in {c.refusal for c in candidates(p).values()}
+    memory = torch.channels_last
+    assert {c.refusal for c in candidates(takes, memory=memory).values()} == {
+        "takes inputs whose rows are contiguous in memory"
+    }
+    assert {c.refusal for c in candidates(takes, torch.float64).values()} == {"has no float64"}
+    assert {c.refusal for c in candidates(takes, device="t4").values()} == {"needs tensor cores of sm_80"}
+    # Rows of the kernel whose weights no block can hold.
+    tall = Problem(1, 8, 8, (6, 8), (96, 15), (32, 5))
+    assert "bytes of shared memory, more than the" in "".join(c.refusal for c in candidates(tall).values())
+
+
+def test_layers_of_its_kind_are_planned_with_it():
+    torch.backends.cudnn.allow_tf32 = False
+    p = LAYERS["grouped_32"]
+    for dtype in DTYPES:
+        assert explained(p, dtype, torch.contiguous_format, device="h200").algorithm == "warp_rows"
+
+
+# GPU
+
+
+def precise(precision):
+    """The dtype of a precision, with float32 products as it says."""
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
+
+
+def problem(rng, configuration, most_height=12, most_width=150):
+    """One that a configuration takes."""
+    while True:
+        groups = rng.choice((1, 1, 2, 3, 8))
+        stride = (rng.randint(1, 5), rng.choice(STRIDES))
+        dilation = (1, 1) if rng.random() < 0.6 else (rng.randint(1, 3), rng.randint(1, 3))
+        p = Problem(
+            batch=rng.randint(1, 3),
+            in_channels=groups * rng.choice((8, rng.randint(1, 8))),
+            out_channels=groups * rng.choice((8, 16, rng.randint(1, 20))),
+            size=(rng.randint(1, most_height), rng.choice((rng.randint(1, most_width), 8 * rng.randint(1, 20)))),
+            kernel=tuple(rng.randint(1, 2 * s + 1) for s in stride),
+            stride=stride,
+            padding=(rng.randint(0, 4), rng.randint(0, 6)),
+            output_padding=tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)),
+            groups=groups,
+            dilation=dilation,
+        )
+        if min(p.y_shape) <= 0:
+            continue
+        if candidates(p)[configuration.removeprefix("warp_rows/")].fits:
+            return p
+
+
+def operands(p, dtype, rng):
+    x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), rng.choice(("contiguous", "contiguous", "offset", "expanded")))
+    w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), rng.choice(("contiguous", "channels_last", "permuted")))
+    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
+
+
+def takes(p, configuration, x):
+    """Expanded tensors may have columns that are all the same memory."""
+    return p.size[1] == 1 or x.stride(3) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("seed", range(4))
+def test_random_problems(configuration, precision, seed):
+    dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {seed}")
+    ran = 0
+    for _ in range(problem_count(20)):
+        p = problem(rng, configuration)
+        x, w, b = operands(p, dtype, rng)
+        if not takes(p, configuration, x):
+            continue
+        ran += 1
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(configuration, x, w, b, p)
+        rule_of_forward(p, x, w, b, precision)(result)
+        for _ in range(2):
+            poison_allocator(p.y_shape, dtype=dtype)
+            assert torch.equal(forced(configuration, x, w, b, p), result)
+    assert ran > 0 or problem_count(20) < 20
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("offset", (1, 2, 3, 4, 8))
+@pytest.mark.parametrize("stride", STRIDES)
+def test_misaligned_inputs(precision, offset, stride):
+    dtype = precise(precision)
+    p = Problem(2, 16, 32, (7, 40), (2, stride), (2, stride), (1, 1), (0, 0), 2)
+    x, w = random_tensor(p.x_shape, dtype, "cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    flat = torch.full((x.numel() + offset,), float("nan"), dtype=dtype, device="cuda")
+    shifted = torch.as_strided(flat, x.shape, x.stride(), offset)
+    shifted.copy_(x)
+    for configuration in CONFIGURATIONS:
+        assert torch.equal(forced(configuration, shifted, w, None, p), forced(configuration, x, w, None, p))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_real_layers(layer, precision):
+    dtype = precise(precision)
+    p = LAYERS[layer]
+    x, w = random_tensor(p.x_shape, dtype, "cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    b = random_tensor((p.out_channels,), dtype, "cuda")
+    if precision == "tf32":
+        x, w = round_to_tf32(x), round_to_tf32(w)
+    direct = forced("direct/thread_per_output", x, w, b, p)
+    # Both round once to the output's dtype and sum in float32 in another order.
+    limit = direct.float().abs().max().item() * (3 * torch.finfo(dtype).eps if dtype != torch.float32 else 2e-5)
+    ran = 0
+    for configuration, candidate in candidates(p, dtype).items():
+        if not candidate.fits:
+            continue
+        ran += 1
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(f"warp_rows/{configuration}", x, w, b, p)
+        assert (result.float() - direct.float()).abs().max().item() <= limit
+    assert ran > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_nan_and_inf_spread_by_taps_only(configuration, precision):
+    dtype, rng = precise(precision), random.Random(f"{configuration} {precision}")
+    for _ in range(8):
+        p = problem(rng, configuration, 6, 40)
+        ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
+        for pair, reached, value, where in spoilt_operands(p, rng, *ones):
+            if not takes(p, configuration, pair[0]):
+                continue
+            result = forced(configuration, *pair, None, p).cpu()
+            assert torch.equal(~result.isfinite(), reached), where
+            if value == float("inf"):
+                assert not bool(result.isnan().any())
+
+
+@pytest.mark.gpu
+def test_the_largest_numbers_are_not_lost_in_parts():
+    """Strict float32: the first of an element's three parts is rounded, and would be infinite."""
+    torch.backends.cudnn.allow_tf32 = False
+    p = Problem(1, 8, 8, (5, 40), (2, 2), (2, 2))
+    x = torch.full(p.x_shape, torch.finfo(torch.float32).max, device="cuda")
+    w = torch.full(p.w_shape, 2.0**-5, device="cuda")
+    for configuration in CONFIGURATIONS:
+        result = forced(configuration, x, w, None, p)
+        torch.testing.assert_close(result, torch.full_like(result, torch.finfo(torch.float32).max / 4))
+
+
+@pytest.mark.gpu
+def test_strict_float32_is_as_accurate_as_torch():
+    torch.backends.cudnn.allow_tf32 = False
+    for layer in ("kb75", "grouped_32"):
+        p = LAYERS[layer]
+        p = Problem(1, p.in_channels, p.out_channels, p.size, *(getattr(p, f) for f in (
+            "kernel", "stride", "padding", "output_padding", "groups", "dilation")))  # fmt: skip
+        x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+        call = torch.nn.functional.conv_transpose2d
+        exact = call(x.double(), w.double(), None, **p.arguments)
+        theirs = torch.linalg.vector_norm(call(x, w, None, **p.arguments).double() - exact)
+        for configuration, candidate in candidates(p).items():
+            if candidate.fits:
+                result = forced(f"warp_rows/{configuration}", x, w, None, p)
+                ours = torch.linalg.vector_norm(result.double() - exact)
+                assert ours <= 1.25 * theirs, (layer, configuration, (ours / theirs).item())
+
+
+@pytest.mark.gpu
+def test_more_images_than_a_grid_is_high():
+    shape = {"size": (3, 4), "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "groups": 2}
+    p, last = (Problem(batch=n, in_channels=4, out_channels=4, **shape) for n in (70_000, 1))
+    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    torch.backends.cudnn.allow_tf32 = False
+    result = forced(CONFIGURATIONS[2], x, w, None, p)
+    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
+
+
+@pytest.mark.large(gib=40)
+@pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
+def test_outputs_beyond_32_bits(dtype):
+    p = Problem(34, 64, 64, (512, 512), (4, 4), (2, 2), (1, 1), (0, 0), 8)
+    x, w = torch.randn(p.x_shape, dtype=dtype, device="cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    result = forced(CONFIGURATIONS[2], x, w, None, p)
+    assert result.numel() > 2**31
+    one = Problem(1, 8, 8, (512, 512), (4, 4), (2, 2), (1, 1))
+    for n, g in ((0, 0), (33, 7)):
+        ref = reference(one, "forward", x=x[n : n + 1, 8 * g : 8 * g + 8], w=w[8 * g : 8 * g + 8])
+        tensor_core = "ieee" if dtype == torch.float32 else None
+        assert_parity(result[n : n + 1, 8 * g : 8 * g + 8], None, ref, tensor_core)

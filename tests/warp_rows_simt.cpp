@@ -1,0 +1,99 @@
+// Random problems through the warp_rows kernels' own source on the CPU, by tests/simt: every stride, configuration and
+// type, cut in every way. Built by test_warp_rows.py.
+// Usage: warp_rows_simt SEED PROBLEMS
+#define SIMT_MAIN
+#include <cstdio>
+
+#include "kernels/visit_row.h"
+#include "kernels/warp_rows/kernel.cuh"
+#include "plan/planner.h"
+#include "simt_problem.h"
+
+namespace convt {
+namespace {
+
+int together = 0, staged = 0, bare = 0, several = 0;
+
+Problem random_problem(int64_t stride_w) {
+  Problem p;
+  do {
+    p.batch = pick(1, 2);
+    p.groups = pick(0, 1) == 0 ? 1 : pick(2, 4);
+    p.in_channels = p.groups * (pick(0, 1) == 0 ? 8 : pick(1, 8));
+    p.out_channels = p.groups * (pick(0, 2) == 0 ? 8 : pick(1, 20));
+    p.in_h = pick(1, 9), p.in_w = pick(0, 1) == 0 ? pick(1, 40) : 8 * pick(1, 9);
+    p.stride_h = pick(0, 4) == 0 ? pick(4, 7) : pick(1, 3), p.stride_w = stride_w;
+    p.kernel_h = pick(1, 2 * p.stride_h + 1), p.kernel_w = pick(1, 2 * p.stride_w + 1);
+    p.dilation_h = pick(0, 2) == 0 ? pick(1, 3) : 1, p.dilation_w = pick(0, 2) == 0 ? pick(1, 3) : 1;
+    p.padding_h = pick(0, 4), p.padding_w = pick(0, 6);
+    p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, std::max(p.stride_h, p.dilation_h) - 1),
+                          p.dilation_h);
+    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, std::max(p.stride_w, p.dilation_w) - 1),
+                          p.dilation_w);
+  } while (p.out_h <= 0 || p.out_w <= 0 || p.useful_macs() > 400'000 || p.y_elements() > 60'000);
+  return p;
+}
+
+float rounded(float v) { return float_of_bits(device::to_tf32(v)); }
+float same(float v) { return v; }
+
+// What a configuration does with a problem that it takes, against float64.
+template <class Scalar, bool Strict, int Stride, int Row>
+bool run() {
+  constexpr warp_rows::Config config = warp_rows::configs[Row];
+  const std::string name = std::string("warp_rows/") + config.name;
+  Problem p;
+  std::optional<Plan> plan;
+  while (!plan) {
+    p = random_problem(Stride);
+    p.dtype = data_type<Scalar>, p.precision = Strict || sizeof(Scalar) == 2 ? Precision::ieee : Precision::tf32;
+    lay_out(p);
+    // Rows may be any distance apart, even none, where they are contiguous.
+    p.x_strides[3] = 1, p.x_strides[2] = pick(0, 9) == 0 ? 0 : p.in_w + (pick(0, 2) == 0 ? pick(1, 5) : 0);
+    p.x_strides[1] = pick(0, 9) == 0 ? 0 : p.x_strides[2] * p.in_h + (pick(0, 3) == 0 ? pick(1, 8) : 0);
+    p.x_strides[0] = p.x_strides[1] * p.in_channels;
+    p.y_strides = dense(p.y_sizes());
+    plan = forced_plan(p, name);
+  }
+  const Case<Scalar> c(p);
+  p = c.placed();
+  if (pick(0, 2) != 0) {
+    // As other problems are cut.
+    plan->cut = {1 << pick(0, 3), static_cast<int32_t>(pick(1, 5))};
+  }
+  const warp_rows::Tiling t = warp_rows::tiling(config, p, plan->cut);
+  together += plan->cut[0] > 1, staged += warp_rows::staged(sizeof(Scalar), Stride), several += t.strips > 1;
+  bare += busy_phases(phases(p.axis_h()), p.stride_h) < p.stride_h;
+  const warp_rows::Params params =
+      warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
+  simt::launch(dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block,
+               static_cast<size_t>(t.shared_bytes),
+               [&] { warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns>(params); });
+  return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : rounded, roundings_of_sums<Strict>);
+}
+
+template <class Scalar, bool Strict>
+bool run(int stride, int row) {
+  bool right = false;
+  visit_row<warp_rows::most_stride>(stride - 1, [&]<int Before>() {
+    visit_row<warp_rows::config_count>(row, [&]<int Row>() { right = run<Scalar, Strict, Before + 1, Row>(); });
+  });
+  return right;
+}
+
+}  // namespace
+}  // namespace convt
+
+int main(int argc, char** argv) {
+  const int status = convt::run_problems(argc, argv, [](int number) {
+    const int type = number % 4, stride = number / 4 % convt::warp_rows::most_stride + 1,
+              row = number / 4 / convt::warp_rows::most_stride % convt::warp_rows::config_count;
+    return type == 0   ? convt::run<float, false>(stride, row)
+           : type == 1 ? convt::run<float, true>(stride, row)
+           : type == 2 ? convt::run<convt::Float16, false>(stride, row)
+                       : convt::run<convt::BFloat16, false>(stride, row);
+  });
+  std::printf("%d with strips side by side, %d staged, %d with rows without taps, %d of several strips\n",
+              convt::together, convt::staged, convt::bare, convt::several);
+  return status;
+}
