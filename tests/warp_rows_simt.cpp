@@ -12,7 +12,7 @@
 namespace convt {
 namespace {
 
-int together = 0, staged = 0, bare = 0, several = 0;
+int together = 0, narrow = 0, bare = 0, several = 0;
 
 Problem random_problem(int64_t stride_w) {
   Problem p;
@@ -62,10 +62,11 @@ bool run() {
     plan->cut = {1 << pick(0, 3), static_cast<int32_t>(pick(1, 5))};
   }
   const warp_rows::Tiling t = warp_rows::tiling(config, p, plan->cut);
-  together += plan->cut[0] > 1, staged += warp_rows::staged(sizeof(Scalar), Stride), several += t.strips > 1;
+  together += plan->cut[0] > 1, several += t.strips > 1;
   bare += busy_phases(phases(p.axis_h()), p.stride_h) < p.stride_h;
   const warp_rows::Params params =
       warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
+  narrow += params.store_width * sizeof(Scalar) < 16;
   simt::launch(dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block,
                static_cast<size_t>(t.shared_bytes),
                [&] { warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns>(params); });
@@ -93,7 +94,9 @@ int main(int argc, char** argv) {
            : type == 2 ? convt::run<convt::Float16, false>(stride, row)
                        : convt::run<convt::BFloat16, false>(stride, row);
   });
-  std::printf("%d with strips side by side, %d staged, %d with rows without taps, %d of several strips\n",
-              convt::together, convt::staged, convt::bare, convt::several);
+  std::printf(
+      "%d with strips side by side, %d whose rows are not whole vectors, %d with rows without taps, %d of several "
+      "strips\n",
+      convt::together, convt::narrow, convt::bare, convt::several);
   return status;
 }

@@ -23,20 +23,14 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t warps = 8;
 inline constexpr int32_t block = 32 * warps;
-inline constexpr int32_t most_stride = 5;    // of a row: all its phases are in registers at a time
+inline constexpr int32_t most_stride = 3;    // of a row: all its phases are in registers at a time
 inline constexpr int32_t most_rows = 3;      // of a configuration
 inline constexpr int32_t most_channels = 8;  // of x and a group: those that an instruction multiplies
 
 // Neighbouring columns of x whose outputs a lane has, two for each tile of 16 columns: 16 bytes of them where a stride
 // divides that.
 constexpr int32_t lane_columns(int64_t element_bytes, int64_t stride) {
-  if (stride <= 2) return static_cast<int32_t>(16 / element_bytes / stride);
-  if (stride == 3) return static_cast<int32_t>(16 / element_bytes);
-  return stride == 4 ? 2 : 4;
-}
-// Other rows pass through shared memory.
-constexpr bool staged(int64_t element_bytes, int64_t stride) {
-  return lane_columns(element_bytes, stride) * stride * element_bytes != 16;
+  return static_cast<int32_t>(16 / element_bytes / (stride == 2 ? 2 : 1));
 }
 
 // Runs of so many columns that a lane has, a warp's columns apart. Strict float32 multiplies six parts one after the
@@ -95,7 +89,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   };
   place(p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, strict(p)) * 4);
   t.places.bias = place(8 * 4);
-  t.stage_bytes = staged(bytes, p.stride_w) ? 8 * stage_pitch(bytes, strict(p), p.stride_w, c.rows) * bytes : 0;
+  t.stage_bytes = 8 * stage_pitch(bytes, strict(p), p.stride_w, c.rows) * bytes;
   t.places.stages = place(warps * t.stage_bytes);
   t.row_bytes =
       lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 * (lane_columns(bytes, p.stride_w) + c.columns - 1) * 32 * 4;
@@ -135,37 +129,32 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   int64_t width = whole;
   while (p.out_w % width != 0) width /= 2;
 
-  // Of a warp and a row of x.
-  const double read = runs * 2 *
-                      static_cast<double>(bytes == 4 ? x_columns : (x_columns / 2 + 1) * (p.in_w % 2 == 0 ? 1 : 2)) *
-                      (p.in_channels_per_group() == most_channels ? 1 : 3.5);
+  // Instructions of a warp for a row of x: operands, products, sums, stores.
   const double convert = runs * (static_cast<double>(x_columns) * (is_strict    ? 13
                                                                    : bytes == 4 ? 3.3
                                                                                 : 1.5) +
                                  (c.rows - 1) * (of_lane / 2 + c.columns - 1) * (is_strict ? 6 : bytes));
   const double products = taps_h * taps_w * (3 + runs * of_lane / 2 * (is_strict ? 10 : 1));
-  const double first = busy * runs * of_lane * 2 * static_cast<double>(stride);
+  const double outputs = runs * 2 * of_lane * static_cast<double>(stride);
   const double copy =
       24 * static_cast<double>(ceil_div<int64_t>(warp_columns(bytes, is_strict, stride, c.rows) * stride / width, 32));
-  const double outputs = runs * 2 * of_lane * static_cast<double>(stride);
-  const double store = staged(bytes, stride) ? busy * (outputs * 1.3 + copy)
-                       : width == whole      ? busy * runs * 16
-                                             : busy * outputs * 3 / (bytes == 2 && width > 1 ? 2 : 1);
-  const double row = 86 + 7.5 * read + 3.04 * convert + 4.95 * products + 1.4 * first + 9.3 * (store + bare * copy);
+  const bool direct = width == whole && of_lane * stride == whole;
+  const double store = bare * copy + busy * (direct ? runs * 16 : outputs * 1.3 + copy);
+  const double row = 314 + 4.21 * convert + 4.56 * products + 1.34 * busy * outputs + 8.46 * store;  // clocks
 
   const auto grid = static_cast<double>(blocks(t, p));
   const double resident = resident_blocks(c.columns, is_strict, stride);
   const double waves = std::ceil(grid / (multiprocessors * resident));
-  const double compute = waves * (5660 + (t.rows + 0.085 * c.rows) * row * resident) / clock * on_device.compute;
+  const double compute = waves * (6230 + (t.rows + 0.069 * c.rows) * row * resident) / clock * on_device.compute;
   // Planes of y that are written at a time: many of them have many places in memory.
   const double planes =
       std::min(multiprocessors * resident, grid) / (static_cast<double>(t.chunks) * t.strip_blocks) * 8;
-  const double slower = 1 + 0.127 * std::log2(1 + planes / 64) * (width < whole ? 3.36 : 1);
-  const double moved = static_cast<double>((p.x_elements() + p.y_elements()) * bytes);
-  const double memory = (moved + (slower - 1) * static_cast<double>(p.y_elements() * bytes)) / 4.3e12 *
-                        on_device.memory / std::min(1.0, grid / 100);
-  const double more = std::max(compute, memory), less = std::min(compute, memory);
-  return more * std::pow(1 + std::pow(less / more, 3.53), 1 / 3.53) + 1.5e-6;
+  const double slower = 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
+  const double again = 1 + 0.146 * (c.rows - 1) / t.rows;
+  const double memory = static_cast<double>(bytes) *
+                        (static_cast<double>(p.x_elements()) * again + static_cast<double>(p.y_elements()) * slower) /
+                        4.28e12 * on_device.memory / std::min(1.0, grid / 100);
+  return std::max(compute, memory) + 1.5e-6;
 }
 
 // The fastest tiling by the model of a problem that the configuration takes, and its time.

@@ -286,99 +286,70 @@ __noinline__ __device__ void repair(const Params& p, const float* bias) {
   }
 }
 
-// Where a warp writes rows of outputs, of which `left` columns are in the image.
+// Where a warp writes rows of outputs, of which `left` columns are in the image. A lane stores its outputs where they
+// are a vector of 16 bytes; others meet in shared memory, for vectors as wide as rows of y allow.
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct Output {
   static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
   static constexpr int columns = columns_of_run * lane_runs(sizeof(Scalar), Strict, Stride, Rows);
   static constexpr int whole = 16 / sizeof(Scalar), pitch = stage_pitch(sizeof(Scalar), Strict, Stride, Rows);
-  static constexpr bool stages = staged(sizeof(Scalar), Stride);
 
   Scalar* stage;  // the warp's
   int32_t width, channels, left;
   int64_t y_channel;
   int lane;
 
-  // A lane's outputs of a row, of `Count` tiles from `first` on: value(tile, half, phase, q) is of channel
-  // 2 (lane % 4) + q. `to` is the warp's first output of the row.
-  template <int Count, class Value>
-  CONVT_DEVICE void put(Scalar* to, int which, int first, const Value& value) const {
+  CONVT_DEVICE bool stages() const { return run != whole || width != whole; }
+
+  // A lane's outputs of a row and a run: value(tile, half, phase, q) is of channel 2 (lane % 4) + q. `to` is the warp's
+  // first output of the row.
+  template <class Value>
+  CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
     constexpr int half = of_lane / 2;
-    const int g = lane / 4, l = lane % 4;
-    const int at_column = which * columns_of_run + g * run;
-    Scalar* at = stages ? stage + (2 * l * pitch + at_column) : to + (2 * l * y_channel + at_column);
+    const int channel = lane % 4 * 2, column = which * columns_of_run + lane / 4 * run;
+    const bool direct = !stages();
+    Scalar* at = to + (channel * y_channel + column);
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      if constexpr (Count < half) {
+      float v[run];
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
+      for (int e = 0; e < of_lane; ++e) {
 #pragma unroll
-          for (int r = 0; r < Stride; ++r) {
-            const float v = value(0, h, r, q);
-            store<1>(at + (q * pitch + (h * half + first) * Stride + r), &v);
-          }
-        }
+        for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
+      }
+      if (direct) {
+        if (channel + q < channels && column < left) store<whole>(q == 0 ? at : at + y_channel, v);
       } else {
-        float v[run];
 #pragma unroll
-        for (int e = 0; e < of_lane; ++e) {
-#pragma unroll
-          for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
-        }
-        if constexpr (stages) {
-          constexpr int wide = run % whole == 0 ? whole : whole / 2;
-#pragma unroll
-          for (int i = 0; i < run; i += wide) store<wide>(at + (q * pitch + i), v + i);
-        } else {
-          put_run(q == 0 ? at : at + y_channel, v, 2 * l + q < channels ? left - at_column : 0);
-        }
+        for (int i = 0; i < run; i += whole) store<whole>(stage + ((channel + q) * pitch + column + i), v + i);
       }
     }
   }
   CONVT_DEVICE void end_row(Scalar* to) const {
-    if constexpr (stages) {
-      __syncwarp();
-      with_width([&]<int Width>() {
-        copy<Width>(to, [&](int32_t channel, int32_t at) {
-          return *reinterpret_cast<const Words<Width>*>(stage + (channel * pitch + at));
-        });
+    if (!stages()) return;
+    __syncwarp();
+    with_width([&]<int Width>() {
+      copy<Width>(to, [&](int32_t channel, int32_t at) {
+        return *reinterpret_cast<const Words<Width>*>(stage + (channel * pitch + at));
       });
-      __syncwarp();
-    }
+    });
+    __syncwarp();
   }
 
   // A row without taps.
   CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
     with_width([&]<int Width>() {
       copy<Width>(to, [&](int32_t channel, int32_t) {
-        using Words = Words<Width>;
+        Words<Width> words;
         const uint32_t word = word_of(bias[channel]);
-        Words words;
 #pragma unroll
-        for (auto& v : words.v) v = static_cast<typename Words::Word>(word);
+        for (auto& v : words.v) v = static_cast<typename Words<Width>::Word>(word);
         return words;
       });
     });
   }
 
  private:
-  CONVT_DEVICE void put_run(Scalar* to, const float (&v)[run], int32_t count) const {
-    if (width == whole) {
-      if (count > 0) store<whole>(to, v);
-    } else if (width * sizeof(Scalar) >= 4) {
-      constexpr int wide = 4 / sizeof(Scalar);
-#pragma unroll
-      for (int i = 0; i < run; i += wide) {
-        if (i < count) store<wide>(to + i, v + i);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < run; ++i) {
-        if (i < count) store<1>(to + i, v + i);
-      }
-    }
-  }
-
   // Vectors of at least 4 bytes are words.
   template <int Width>
   struct alignas(Width * sizeof(Scalar)) Words {
@@ -436,8 +407,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   using Y = Output<Scalar, Strict, Stride, Rows>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
-  // Otherwise too few registers are left.
-  constexpr int tiles_at_once = Stride > 3 && sizeof(Scalar) == 4 ? 1 : pixel_tiles;
   constexpr int taps_at_once = Strict && Stride <= 2 ? 2 : 1;  // neighbours
   // Runs of columns, each as those of a warp that has one of them: products that do not wait for each other.
   constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows);
@@ -583,69 +552,62 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
         out.put_bias(y, bias);
         continue;
       }
+      float sums[runs][Stride][pixel_tiles][4];
 #pragma unroll
-      for (int part = 0; part < pixel_tiles; part += tiles_at_once) {
-        float sums[runs][Stride][tiles_at_once][4];
+      for (auto& of_run : sums) {
 #pragma unroll
-        for (auto& of_run : sums) {
+        for (auto& of_phase : of_run) {
 #pragma unroll
-          for (auto& of_phase : of_run) {
+          for (auto& of_tile : of_phase) {
 #pragma unroll
-            for (auto& of_tile : of_phase) {
-#pragma unroll
-              for (int q = 0; q < 4; ++q) of_tile[q] = lane_bias[q % 2];
-            }
+            for (int q = 0; q < 4; ++q) of_tile[q] = lane_bias[q % 2];
           }
         }
+      }
 #pragma unroll
-        for (int i = 0; i < Rows; ++i) {
-          if (taps[i] == 0) continue;
-          const uint32_t* of_row =
-              weights + ((taps[i] >> 16) * (Stride * Columns) * 32 + static_cast<uint32_t>(lane)) * words;
+      for (int i = 0; i < Rows; ++i) {
+        if (taps[i] == 0) continue;
+        const uint32_t* of_row =
+            weights + ((taps[i] >> 16) * (Stride * Columns) * 32 + static_cast<uint32_t>(lane)) * words;
 #pragma unroll
-          for (int r = 0; r < Stride; ++r) {
-            // The products of columns c ... c + count - 1.
-            const auto products = [&]<int count>(std::integral_constant<int, count>, int c) {
-              float (*of_tile[runs * tiles_at_once])[4];
-              const uint32_t (*rows[count][runs * tiles_at_once])[X::words];
-              uint32_t f[count][words];
+        for (int r = 0; r < Stride; ++r) {
+          // The products of columns c ... c + count - 1.
+          const auto products = [&]<int count>(std::integral_constant<int, count>, int c) {
+            float (*of_tile[runs * pixel_tiles])[4];
+            const uint32_t (*rows[count][runs * pixel_tiles])[X::words];
+            uint32_t f[count][words];
 #pragma unroll
-              for (int tap = 0; tap < count; ++tap) {
-                load_fragment(of_row + (r * Columns + c + tap) * 32 * words, f[tap]);
+            for (int tap = 0; tap < count; ++tap) {
+              load_fragment(of_row + (r * Columns + c + tap) * 32 * words, f[tap]);
 #pragma unroll
-                for (int k = 0; k < runs; ++k) {
-#pragma unroll
-                  for (int m = 0; m < tiles_at_once; ++m) {
-                    of_tile[k * tiles_at_once + m] = &sums[k][r][m];
-                    rows[tap][k * tiles_at_once + m] = &operands[k][i][part + m + c + tap];
-                  }
-                }
+              for (int m = 0; m < runs * pixel_tiles; ++m) {
+                of_tile[m] = &sums[m / pixel_tiles][r][m % pixel_tiles];
+                rows[tap][m] = &operands[m / pixel_tiles][i][m % pixel_tiles + c + tap];
               }
-              multiply_tiles<Scalar, Strict>(of_tile, rows, f);
-            };
-            constexpr std::integral_constant<int, 1> one;
+            }
+            multiply_tiles<Scalar, Strict>(of_tile, rows, f);
+          };
+          constexpr std::integral_constant<int, 1> one;
 #pragma unroll
-            for (int c = 0; c < Columns; c += taps_at_once) {
-              const uint32_t here = taps[i] >> (r * Columns + c);
-              if constexpr (taps_at_once == 2) {
-                if (c + 1 < Columns && (here & 3) == 3) {
-                  products(std::integral_constant<int, 2>{}, c);
-                } else if ((here & 1) != 0) {
-                  products(one, c);
-                } else if (c + 1 < Columns && (here & 2) != 0) {
-                  products(one, c + 1);
-                }
+          for (int c = 0; c < Columns; c += taps_at_once) {
+            const uint32_t here = taps[i] >> (r * Columns + c);
+            if constexpr (taps_at_once == 2) {
+              if (c + 1 < Columns && (here & 3) == 3) {
+                products(std::integral_constant<int, 2>{}, c);
               } else if ((here & 1) != 0) {
                 products(one, c);
+              } else if (c + 1 < Columns && (here & 2) != 0) {
+                products(one, c + 1);
               }
+            } else if ((here & 1) != 0) {
+              products(one, c);
             }
           }
         }
+      }
 #pragma unroll
-        for (int k = 0; k < runs; ++k) {
-          out.template put<tiles_at_once>(y, k, part,
-                                          [&](int m, int h, int r, int q) { return sums[k][r][m][2 * h + q]; });
-        }
+      for (int k = 0; k < runs; ++k) {
+        out.put(y, k, [&](int m, int h, int r, int q) { return sums[k][r][m][2 * h + q]; });
       }
       out.end_row(y);
     }

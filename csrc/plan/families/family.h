@@ -92,4 +92,7 @@ Candidates warp_rows_candidates;
 Candidates few_positions_candidates;
 Candidates aten_candidates;
 
+// Whether a configuration of the warp_rows family takes the problem.
+bool warp_rows_takes(const Problem&, const DeviceInfo&);
+
 }  // namespace convt

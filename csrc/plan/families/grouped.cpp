@@ -85,6 +85,9 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
       c.reservation = "has a model for at most " + std::to_string(most_weights) + " bytes of a block's weights, not " +
                       std::to_string(t.weight_bytes);
     }
+    if (t.x_pixels && t.y_pixels && warp_rows_takes(p, device)) {
+      c.reservation = "is slower than warp_rows, which takes the problem";
+    }
     c.plan.block = grouped::block;
     c.plan.cut = grouped::cut_of(t);
     c.estimated_seconds = launch_seconds + t.seconds;

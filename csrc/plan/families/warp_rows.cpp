@@ -48,7 +48,24 @@ std::string window_refusal(const warp_rows::Config& config, int64_t rows, int64_
   return "";
 }
 
+// Why a configuration does not take a problem that the family may take.
+std::string configuration_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
+  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  const std::string reason = window_refusal(config, int64_t{h.last} - h.first + 1, int64_t{w.last} - w.first + 1);
+  if (!reason.empty()) return reason;
+  const int64_t shared = warp_rows::tiling(config, p, {1, 1}).shared_bytes;  // of every cut
+  if (shared <= device.shared_memory_per_block) return "";
+  return "needs " + std::to_string(shared) + " bytes of shared memory, more than the " +
+         std::to_string(device.shared_memory_per_block) + " of a block";
+}
+
 }  // namespace
+
+bool warp_rows_takes(const Problem& p, const DeviceInfo& device) {
+  return warp_rows_refusal(p, device).empty() &&
+         std::any_of(std::begin(warp_rows::configs), std::end(warp_rows::configs),
+                     [&](const warp_rows::Config& c) { return configuration_refusal(c, p, device).empty(); });
+}
 
 void warp_rows_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string refusal = warp_rows_refusal(p, device);
@@ -56,21 +73,13 @@ void warp_rows_candidates(const Problem& p, const DeviceInfo& device, std::vecto
     const warp_rows::Config& config = warp_rows::configs[row];
     const auto refused = [&](const std::string& why) { out.push_back(refuse(Algorithm::warp_rows, config.name, why)); };
     std::string reason = refusal;
-    if (reason.empty()) {
-      const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
-      reason = window_refusal(config, int64_t{h.last} - h.first + 1, int64_t{w.last} - w.first + 1);
-    }
+    if (reason.empty()) reason = configuration_refusal(config, p, device);
     if (!reason.empty()) {
       refused(reason);
       continue;
     }
     const warp_rows::Slower on_device{4.8e12 / device.bandwidth, 132.0 / device.multiprocessors};
     const auto [t, seconds] = warp_rows::choose(config, p, on_device);
-    if (t.shared_bytes > device.shared_memory_per_block) {
-      refused("needs " + std::to_string(t.shared_bytes) + " bytes of shared memory, more than the " +
-              std::to_string(device.shared_memory_per_block) + " of a block");
-      continue;
-    }
     const int64_t grid = warp_rows::blocks(t, p);
     if (grid > std::numeric_limits<int32_t>::max()) {
       refused("needs " + std::to_string(grid) + " blocks, more than a grid holds");
