@@ -99,13 +99,13 @@ void* operand(int64_t elements, DataType dtype) {
 struct Model {
   const grouped::Config& config;
   const Problem& problem;
-  grouped::Phases h = grouped::phases(problem.axis_h());
+  Phases h = phases(problem.axis_h());
   std::array<int64_t, 2> columns;
 
   Model(const grouped::Config& c, const Problem& p) : config(c), problem(p) {
     const int64_t batches = ceil_div<int64_t>(p.stride_w, grouped::most_residues);
-    columns = {p.kernel_w, grouped::shared_columns(p.axis_w(), grouped::phases(p.axis_w()),
-                                                   ceil_div<int64_t>(p.stride_w, batches))};
+    columns = {p.kernel_w,
+               grouped::shared_columns(p.axis_w(), phases(p.axis_w()), ceil_div<int64_t>(p.stride_w, batches))};
   }
   // Infinite if the cut is none.
   double seconds(const grouped::Cut& cut) const {

@@ -37,10 +37,13 @@ inline constexpr int32_t step_bytes = 32;   // of the description of a step
 inline constexpr int32_t start_bytes = 32;  // of the description of a batch of phases
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
 // Vectors of the next step's input that a thread holds while it multiplies, of each round, and those that it waits for
-// together where there are more. Pixels of x need more vectors a step than rows, for which a second round costs more in
-// registers than it saves; strict float32 has none for it.
+// together where there are more. Where the channels of x are neighbours a step needs more vectors than where its
+// columns are, for which a second round costs more in registers than it saves; strict float32 has none for it.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
 constexpr int32_t early_rounds(bool strict, bool x_pixels) { return strict || x_pixels ? 1 : 2; }
+constexpr int32_t held_vectors(bool strict, bool x_pixels) {  // of a block
+  return early_rounds(strict, x_pixels) * early_loads(strict) * block;
+}
 constexpr int32_t late_loads(bool strict) { return strict ? 1 : 4; }
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
 inline constexpr int32_t most_residues = 3;
@@ -158,7 +161,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.block = place(block_bytes);
   t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);
-  t.places.items = place(12 * early_rounds(strict(p), t.x_pixels) * early_loads(strict(p)) * block);
+  t.places.items = place(12 * held_vectors(strict(p), t.x_pixels));
   t.places.units = place(int64_t{unit_bytes} * t.units);
   t.places.works = place(int64_t{2 * 8} * t.rows * (t.kernel_rows + 1));
   t.places.entries = place(8 * (p.kernel_w * t.steps + 1));

@@ -968,7 +968,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   const auto works = [&](int32_t turn) {
     return reinterpret_cast<RowWork*>(shared + t.places.works) + turn * t.rows * (t.kernel_rows + 1);
   };
-  constexpr int32_t item_count = early_rounds(Strict, XPixels) * early_loads(Strict) * block;
+  constexpr int32_t item_count = held_vectors(Strict, XPixels);
   const Items items(shared + t.places.items, item_count);
   Entry* entries = reinterpret_cast<Entry*>(shared + t.places.entries);
   Order* order = reinterpret_cast<Order*>(shared + t.places.order);
@@ -1083,13 +1083,15 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
       if (repairs) repair_unit<Scalar, Strict>(p, i, unit);
     }
     bool spoils = false;
-    if (holds && load_count > 0) {
-      float check = 0;
-      const Step next = steps[(i + 1) % 4];
-      each_round([&]<class R>(R, const auto& early, auto& from) { R::write(p, ring, next, early, from, check); });
-      spoils = check != check;
+    if constexpr (holds) {
+      if (load_count > 0) {
+        float check = 0;
+        const Step next = steps[(i + 1) % 4];
+        each_round([&]<class R>(R, const auto& early, auto& from) { R::write(p, ring, next, early, from, check); });
+        spoils = check != check;
+      }
     }
-    constexpr int32_t held = holds ? early_rounds(Strict, XPixels) * vectors * block : 0;
+    constexpr int32_t held = holds ? item_count : 0;
     if (load_count > held) spoils |= load_rows<Scalar, Strict, XPixels>(p, i + 1, held);
     if (repairs || (Strict && spoils)) spoilt[(i + 1) % 2] = 1;
     __syncthreads();

@@ -11,9 +11,9 @@
 
 namespace convt::warp_rows {
 
-// What a block computes, or a warp.
+// What a block computes: 8 output channels (`tile`) of a group. The strip and the row of x are those of its first warp.
 struct Block {
-  int32_t image, group, tile, strip, row;  // the last two of its first warp, the row of x
+  int32_t image, group, tile, strip, row;
 };
 
 CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
@@ -243,6 +243,7 @@ CONVT_DEVICE void multiply_tiles(float (*const (&sums)[Tiles])[4], const uint32_
   }
 }
 
+// A lane's words of weights.
 template <int N>
 CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
   if constexpr (N == 4) {
@@ -407,7 +408,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   using Y = Output<Scalar, Strict, Stride, Rows>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
-  constexpr int taps_at_once = Strict && Stride <= 2 ? 2 : 1;  // neighbours
+  // Columns of the kernel whose products are summed together; at a stride of 3 they would take too many registers.
+  constexpr int taps_at_once = Strict && Stride <= 2 ? 2 : 1;
   // Runs of columns, each as those of a warp that has one of them: products that do not wait for each other.
   constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows);
   constexpr bool buffered = in_buffers(sizeof(Scalar), Strict, Stride);
