@@ -330,5 +330,5 @@ def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(
 
 @with_source
 def test_the_program_that_times_cuts_compiles(tmp_path):
-    program = ROOT / "benchmarks/grouped_cuts.cpp"
+    program = ROOT / "benchmarks/cuts.cpp"
     run_nvcc("-std=c++20", f"-I{CSRC}", "-c", program, "-o", tmp_path / "cuts.o")

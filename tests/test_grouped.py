@@ -116,6 +116,16 @@ def test_weights_beyond_the_model_are_a_last_resort():
     assert "has a model for at most 98304 bytes of a block's weights, not 147456" in of_weights[1]
 
 
+def test_what_warp_rows_takes_is_left_to_it():
+    """Rows innermost, up to 8 channels a group: only a forced plan uses grouped there."""
+    reason = "is slower than warp_rows, which takes the problem"
+    reserved = {layer: {c.reservation for c in candidates(p) if c.fits} for layer, p in LAYERS.items()}
+    assert reserved["kb75"] == reserved["grouped_32"] == reserved["gtcrn.de_conv3"] == {reason}
+    assert reserved["kb81"] == reserved["erfnet.output_conv"] == {""}
+    memory = torch.channels_last
+    assert {c.reservation for c in candidates(LAYERS["kb75"], memory=memory) if c.fits} == {""}
+
+
 # GPU
 
 
