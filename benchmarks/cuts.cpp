@@ -101,9 +101,7 @@ void* operand(int64_t elements, DataType dtype) {
 }
 
 using Cut = std::array<int32_t, 8>;
-// With the modelled time, infinite if the cut is none.
-using Timed = std::pair<double, Cut>;
-constexpr double none = std::numeric_limits<double>::infinity();
+using Timed = std::pair<double, Cut>;  // with the modelled time
 
 // What a family tells of its cuts: all of a configuration's for a problem, the model's choice first, none if it does
 // not take the problem; and how one is launched.
@@ -123,10 +121,8 @@ struct Grouped {
     columns = {p.kernel_w,
                grouped::shared_columns(p.axis_w(), phases(p.axis_w()), ceil_div<int64_t>(p.stride_w, batches))};
   }
-  int64_t blocks(const Cut& cut) const { return grouped::blocks(grouped::tiling(config, problem, cut), problem); }
-  double seconds(const Cut& cut) const {
-    const grouped::Tiling t = grouped::tiling(config, problem, cut);
-    if (t.shared_bytes > most_shared_bytes || blocks(cut) > std::numeric_limits<int32_t>::max()) return none;
+  grouped::Tiling tiling(const Cut& cut) const { return grouped::tiling(config, problem, cut); }
+  double seconds(const grouped::Tiling& t) const {
     return grouped::seconds(t, config, problem, h, columns, t.chunk_rows, {});
   }
   std::vector<Cut> cuts() const {
@@ -174,12 +170,8 @@ struct WarpRows {
   Phases h = phases(problem.axis_h()), w = phases(problem.axis_w());
 
   WarpRows(int32_t row, const Problem& p) : config(configs[row]), problem(p) {}
-  int64_t blocks(const Cut& cut) const { return warp_rows::blocks(warp_rows::tiling(config, problem, cut), problem); }
-  double seconds(const Cut& cut) const {
-    const warp_rows::Tiling t = warp_rows::tiling(config, problem, cut);
-    if (t.shared_bytes > most_shared_bytes || blocks(cut) > std::numeric_limits<int32_t>::max()) return none;
-    return warp_rows::seconds(t, config, problem, h, w, {});
-  }
+  warp_rows::Tiling tiling(const Cut& cut) const { return warp_rows::tiling(config, problem, cut); }
+  double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, h, w, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
     if (p.x_strides[3] != 1 || p.in_channels_per_group() > warp_rows::most_channels ||
@@ -200,13 +192,14 @@ struct WarpRows {
 
 // The model's choice, then others by their modelled time.
 template <class Family>
-std::vector<Timed> timed_cuts(const Family& family) {
+std::vector<Timed> timed_cuts(const Family& family, const Problem& p) {
   std::set<Cut> seen;
   std::vector<Timed> result;
   for (const Cut& cut : family.cuts()) {
     if (!seen.insert(cut).second) continue;
-    const double seconds = family.seconds(cut);
-    if (seconds < none) result.emplace_back(seconds, cut);
+    const auto t = family.tiling(cut);
+    if (t.shared_bytes > most_shared_bytes || blocks(t, p) > std::numeric_limits<int32_t>::max()) continue;
+    result.emplace_back(family.seconds(t), cut);
   }
   if (!result.empty()) std::sort(result.begin() + 1, result.end());
   return result;
@@ -223,7 +216,7 @@ void measure(const std::string& name, const Problem& p, bool channels_last, int 
   std::mt19937 generator(1);
   for (int32_t row = 0; row < static_cast<int32_t>(std::size(Family::configs)); ++row) {
     const Family family(row, p);
-    auto cuts = timed_cuts(family);
+    auto cuts = timed_cuts(family, p);
     if (cuts.empty()) continue;
     // Half of them the first, half of them any that are not far from the best.
     const auto first = std::min<size_t>(cuts.size(), 1 + static_cast<size_t>(count) / 2);
@@ -235,7 +228,7 @@ void measure(const std::string& name, const Problem& p, bool channels_last, int 
       const auto& [seconds, cut] = cuts[i];
       Plan plan;
       plan.algorithm = Family::algorithm, plan.configuration = row, plan.cut = cut;
-      plan.grid = family.blocks(cut), plan.block = Family::block;
+      plan.grid = blocks(family.tiling(cut), p), plan.block = Family::block;
       std::vector<float> us;
       for (int sample = 0; sample < (i == 0 ? 15 : 5); ++sample) {
         float ms = 0;

@@ -3,7 +3,16 @@
 import math
 
 import torch
-from reference import poison_allocator, problem_count, random_tensor, rule_of_forward, spoilt_operands
+from reference import (
+    Problem,
+    assert_parity,
+    poison_allocator,
+    problem_count,
+    random_tensor,
+    reference,
+    rule_of_forward,
+    spoilt_operands,
+)
 
 import convt
 from convt import _C
@@ -15,6 +24,12 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "tf32": torch.fl
 def dtype_of(precision):
     """Of float32 with TF32 ("tf32") and without ("ieee"), and of the 16-bit types."""
     return DTYPES.get(precision, torch.float32)
+
+
+def precise(precision):
+    """The dtype of a precision, with float32 products as it says."""
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    return dtype_of(precision)
 
 
 def explained(p, dtype, memory=torch.contiguous_format, w_memory=None, device="h200"):
@@ -92,8 +107,9 @@ def check_random_problems(configuration, precision, draw, usual):
             continue
         taken += 1
         rule_of_forward(p, x, w, b, precision)(result)
-        poison_allocator(p.y_shape, dtype=x.dtype)
-        assert torch.equal(forced(configuration, x, w, b, p), result)
+        for _ in range(2):
+            poison_allocator(p.y_shape, dtype=x.dtype)
+            assert torch.equal(forced(configuration, x, w, b, p), result)
     # The sanitizer has few problems a test.
     assert taken > 3 or problem_count(usual) < usual
 
@@ -120,3 +136,25 @@ def check_spread(configuration, p, rng, x, w):
             ran += 1
             assert torch.equal(~result.cpu().isfinite(), reached), where
     return ran
+
+
+def check_the_last_image(configuration, p):
+    """Of more images than a grid is high; float32 without TF32."""
+    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    torch.backends.cudnn.allow_tf32 = False
+    result = forced(configuration, x, w, None, p)
+    last = Problem(**{**p.__dict__, "batch": 1})
+    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
+
+
+def check_outputs_beyond_32_bits(configuration, dtype):
+    """The first group of the first image and the last one of the last, of groups of 8 channels; needs 40 GiB."""
+    p = Problem(34, 64, 64, (512, 512), (4, 4), (2, 2), (1, 1), (0, 0), 8)
+    x, w = torch.randn(p.x_shape, dtype=dtype, device="cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    result = forced(configuration, x, w, None, p)
+    assert result.numel() > 2**31
+    one = Problem(1, 8, 8, (512, 512), (4, 4), (2, 2), (1, 1))
+    for n, g in ((0, 0), (33, 7)):
+        ref = reference(one, "forward", x=x[n : n + 1, 8 * g : 8 * g + 8], w=w[8 * g : 8 * g + 8])
+        tensor_core = "ieee" if dtype == torch.float32 else None
+        assert_parity(result[n : n + 1, 8 * g : 8 * g + 8], None, ref, tensor_core)

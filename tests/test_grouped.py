@@ -6,15 +6,13 @@ from pathlib import Path
 import pytest
 import simt_program
 import torch
-from forced import forced, forced_if_it_fits
+from forced import check_outputs_beyond_32_bits, check_the_last_image, forced, forced_if_it_fits, precise
 from reference import (
     Problem,
-    assert_parity,
     lay_out,
     poison_allocator,
     problem_count,
     random_tensor,
-    reference,
     round_to_tf32,
     rule_of_forward,
     spoilt_operands,
@@ -127,12 +125,6 @@ def test_what_warp_rows_takes_is_left_to_it():
 
 
 # GPU
-
-
-def precise(precision):
-    """The dtype of a precision, with float32 products as it says."""
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    return torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
 
 
 def problem(rng, most_height=12, most_width=90):
@@ -291,22 +283,10 @@ def test_strict_float32_is_as_accurate_as_torch():
 @pytest.mark.gpu
 def test_more_images_than_a_grid_is_high():
     p = Problem(70_000, 4, 4, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
-    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
-    torch.backends.cudnn.allow_tf32 = False
-    last = Problem(1, 4, 4, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
-    result = forced(CONFIGURATIONS[0], x, w, None, p)
-    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
+    check_the_last_image(CONFIGURATIONS[0], p)
 
 
 @pytest.mark.large(gib=40)
 @pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
 def test_outputs_beyond_32_bits(dtype):
-    p = Problem(34, 64, 64, (512, 512), (4, 4), (2, 2), (1, 1), (0, 0), 8)
-    x, w = torch.randn(p.x_shape, dtype=dtype, device="cuda"), random_tensor(p.w_shape, dtype, "cuda")
-    result = forced(CONFIGURATIONS[0], x, w, None, p)
-    assert result.numel() > 2**31
-    one = Problem(1, 8, 8, (512, 512), (4, 4), (2, 2), (1, 1))
-    for n, g in ((0, 0), (33, 7)):
-        ref = reference(one, "forward", x=x[n : n + 1, 8 * g : 8 * g + 8], w=w[8 * g : 8 * g + 8])
-        tensor_core = "ieee" if dtype == torch.float32 else None
-        assert_parity(result[n : n + 1, 8 * g : 8 * g + 8], None, ref, tensor_core)
+    check_outputs_beyond_32_bits(CONFIGURATIONS[0], dtype)

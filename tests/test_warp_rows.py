@@ -5,17 +5,21 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import candidates_of, explained, forced
+from forced import (
+    candidates_of,
+    check_outputs_beyond_32_bits,
+    check_random_problems,
+    check_the_last_image,
+    explained,
+    forced,
+    precise,
+)
 from reference import (
     Problem,
-    assert_parity,
     lay_out,
     poison_allocator,
-    problem_count,
     random_tensor,
-    reference,
     round_to_tf32,
-    rule_of_forward,
     spoilt_operands,
 )
 
@@ -94,12 +98,6 @@ def test_layers_of_its_kind_are_planned_with_it():
 # GPU
 
 
-def precise(precision):
-    """The dtype of a precision, with float32 products as it says."""
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    return torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
-
-
 def problem(rng, configuration, most_height=12, most_width=150):
     """One that a configuration takes."""
     while True:
@@ -130,31 +128,18 @@ def operands(p, dtype, rng):
     return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
 
 
-def takes(p, configuration, x):
-    """Expanded tensors may have columns that are all the same memory."""
-    return p.size[1] == 1 or x.stride(3) == 1
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_problems(configuration, precision, seed):
     dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {seed}")
-    ran = 0
-    for _ in range(problem_count(20)):
+
+    def draw():
         p = problem(rng, configuration)
-        x, w, b = operands(p, dtype, rng)
-        if not takes(p, configuration, x):
-            continue
-        ran += 1
-        poison_allocator(p.y_shape, dtype=dtype)
-        result = forced(configuration, x, w, b, p)
-        rule_of_forward(p, x, w, b, precision)(result)
-        for _ in range(2):
-            poison_allocator(p.y_shape, dtype=dtype)
-            assert torch.equal(forced(configuration, x, w, b, p), result)
-    assert ran > 0 or problem_count(20) < 20
+        return p, *operands(p, dtype, rng)
+
+    check_random_problems(configuration, precision, draw, 20)
 
 
 @pytest.mark.gpu
@@ -205,8 +190,6 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
         p = problem(rng, configuration, 6, 40)
         ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
         for pair, reached, value, where in spoilt_operands(p, rng, *ones):
-            if not takes(p, configuration, pair[0]):
-                continue
             result = forced(configuration, *pair, None, p).cpu()
             assert torch.equal(~result.isfinite(), reached), where
             if value == float("inf"):
@@ -245,23 +228,11 @@ def test_strict_float32_is_as_accurate_as_torch():
 
 @pytest.mark.gpu
 def test_more_images_than_a_grid_is_high():
-    shape = {"size": (3, 4), "kernel": (3, 3), "stride": (1, 1), "padding": (1, 1), "groups": 2}
-    p, last = (Problem(batch=n, in_channels=4, out_channels=4, **shape) for n in (70_000, 1))
-    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
-    torch.backends.cudnn.allow_tf32 = False
-    result = forced(CONFIGURATIONS[2], x, w, None, p)
-    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
+    p = Problem(70_000, 4, 4, (3, 4), (3, 3), (1, 1), (1, 1), (0, 0), 2)
+    check_the_last_image(CONFIGURATIONS[2], p)
 
 
 @pytest.mark.large(gib=40)
 @pytest.mark.parametrize("dtype", (torch.float16, torch.float32), ids=str)
 def test_outputs_beyond_32_bits(dtype):
-    p = Problem(34, 64, 64, (512, 512), (4, 4), (2, 2), (1, 1), (0, 0), 8)
-    x, w = torch.randn(p.x_shape, dtype=dtype, device="cuda"), random_tensor(p.w_shape, dtype, "cuda")
-    result = forced(CONFIGURATIONS[2], x, w, None, p)
-    assert result.numel() > 2**31
-    one = Problem(1, 8, 8, (512, 512), (4, 4), (2, 2), (1, 1))
-    for n, g in ((0, 0), (33, 7)):
-        ref = reference(one, "forward", x=x[n : n + 1, 8 * g : 8 * g + 8], w=w[8 * g : 8 * g + 8])
-        tensor_core = "ieee" if dtype == torch.float32 else None
-        assert_parity(result[n : n + 1, 8 * g : 8 * g + 8], None, ref, tensor_core)
+    check_outputs_beyond_32_bits(CONFIGURATIONS[2], dtype)
