@@ -41,6 +41,7 @@ SHAPES = {
     "7x7_s2_p1": ((7, 7), (2, 2), (3, 3)),
     "1x3_s1_s2_p1": ((1, 3), (1, 2), (0, 1)),
     "2x3_s1_s2_p1": ((2, 3), (1, 2), (1, 1)),
+    "4x1_s1": ((4, 1), (1, 1), (0, 0)),
     "6x1_s2_s1_p0": ((6, 1), (2, 1), (4, 0)),
     "3x3_s3_p0": ((3, 3), (3, 3), (0, 0)),
     "5x5_s3_p1": ((5, 5), (3, 3), (1, 1)),
@@ -53,9 +54,15 @@ TILE = {f"nchw_{shape}": shape for shape in SHAPES}
 ROWS = {
     f"nchw_{shape}_rows": shape for shape in ("3x3_s1", "3x3_s2_p1", "4x4_s2_p1", "5x5_s2_p0", "5x5_s1", "8x8_s4_p2")
 }
-LAST = {
-    f"nhwc_{shape}": shape for shape in ("2x2_s2_p0", "3x3_s1", "3x3_s2_p1", "4x4_s2_p1", "5x5_s2_p0", "1x3_s1_s2_p1")
+VECTORS = {
+    f"nhwc_{shape}": shape
+    for shape in (
+        *("2x2_s2_p0", "3x3_s1", "3x3_s2_p1", "4x4_s2_p1", "5x5_s2_p0"),
+        *("1x3_s1_s2_p1", "2x3_s1_s2_p1", "1x5_s1", "6x1_s2_s1_p0"),
+    )
 }
+ELEMENTS = {f"nhwc_{shape}_elements": shape for shape in ("4x1_s1", "4x4_s2_p1")}
+LAST = VECTORS | ELEMENTS
 EXACT = TILE | ROWS | LAST
 ANY = ("nhwc_any", "any", "any_one")
 # Stride and output channels at most.
@@ -107,7 +114,7 @@ def problem(configuration, rng, most_height=12, most_width=40):
     kernel, stride, padding = SHAPES[EXACT[configuration]]
     while True:
         if configuration in LAST:
-            groups = 8 * rng.randint(1, 6)
+            groups = 8 * rng.randint(1, 6) if configuration in VECTORS else rng.randint(2, 70)
             multiplier, width = 1, rng.randint(2, 20)
         else:
             groups = rng.randint(1, 3)
@@ -295,7 +302,7 @@ def test_real_layers_are_planned(p, configuration, dtype):
         (WAVELET, torch.contiguous_format, "any", "any"),
         (WAVELET, torch.channels_last, "any", "any"),
         # Channels and widths that no vector divides.
-        (ODD, torch.channels_last, "any", "any"),
+        (ODD, torch.channels_last, "nhwc_4x4_s2_p1_elements", "nhwc_4x4_s2_p1_elements"),
         (ODD, torch.contiguous_format, "nchw_4x4_s2_p1", "nchw_4x4_s2_p1"),
     ],
 )

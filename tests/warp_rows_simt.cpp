@@ -67,9 +67,14 @@ bool run() {
   const warp_rows::Params params =
       warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
   narrow += params.store_width * sizeof(Scalar) < 16;
-  simt::launch(dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block,
-               static_cast<size_t>(t.shared_bytes),
-               [&] { warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns>(params); });
+  simt::launch(
+      dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block, static_cast<size_t>(t.shared_bytes), [&] {
+        if (sizeof(Scalar) == 4 || params.aligned) {
+          warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, true>(params);
+        } else {
+          warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, sizeof(Scalar) == 4>(params);
+        }
+      });
   return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : rounded, roundings_of_sums<Strict>);
 }
 

@@ -136,9 +136,10 @@ CONVT_DEVICE float sum_of_phases(const P& p, const Scalar* x, int32_t row, int32
 #pragma unroll 1
       for (int32_t ci = 0; ci < p.cin; ++ci) {
         const int32_t channel = group * p.cin + ci;
-        sum += value(x + (channel * p.x_channel + ih * p.x_row + iw * p.x_column)) *
-               value(w + (channel * p.w_in + co * p.w_out + (h.tap + i * p.h.tap_step) * p.w_row +
-                          (v.tap + k * p.w_axis.tap_step) * p.w_column));
+        sum +=
+            value(x + (int64_t{channel} * p.x_channel + int64_t{ih} * p.x_row + int64_t{iw} * p.x_column)) *
+            value(w + (int64_t{channel} * p.w_in + int64_t{co} * p.w_out + int64_t{h.tap + i * p.h.tap_step} * p.w_row +
+                       int64_t{v.tap + k * p.w_axis.tap_step} * p.w_column));
       }
     }
   }

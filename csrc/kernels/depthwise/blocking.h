@@ -11,7 +11,8 @@
 
 namespace convt::depthwise {
 
-inline constexpr int32_t most_lanes = 32;              // vectors of channels in a block
+// Vectors of channels in a block.
+constexpr int32_t most_lanes(int32_t vector) { return vector == 1 ? 64 : 32; }
 inline constexpr int32_t table_bytes = 48 * 1024;      // of shared memory, what every device has
 inline constexpr int32_t columns_of_any = 4;           // outputs of a thread in form any_last, and mostly in any
 inline constexpr int64_t most_inputs_of_a_group = 16;  // input channels of an output in forms any and any_last
@@ -32,7 +33,7 @@ inline Blocking make_blocking(const Problem& p, int32_t vector, int64_t taps, in
   b.vector = vector;
   b.tiles = tiles;
   const int64_t row_bytes = taps * vector * element_size(p.dtype);
-  const int64_t most = smaller<int64_t>(most_lanes, table_bytes / row_bytes - 1);
+  const int64_t most = smaller<int64_t>(most_lanes(vector), table_bytes / row_bytes - 1);
   if (most < 1) return b;
   const int64_t vectors = p.out_channels / vector;
   int64_t lanes = ceil_div(vectors, ceil_div(vectors, most));
@@ -53,7 +54,7 @@ inline Blocking last_blocking(const Config& c, const Problem& p) {
       p.batch, checked_mul(tiles_along(p.out_h, slices_of(p.kernel_h, p.dilation_h), tile.rows * c.h.stride),
                            tiles_along(p.out_w, slices_of(p.kernel_w, p.dilation_w), tile.columns * c.w.stride)));
   Blocking b = make_blocking(p, vector_of(c, element_size(p.dtype)), p.kernel_h * p.kernel_w, tiles);
-  b.pitch = (most_lanes + 1) * b.vector;
+  b.pitch = (most_lanes(b.vector) + 1) * b.vector;
   return b;
 }
 

@@ -17,7 +17,7 @@ struct AxisConfig {
 enum class Form : int32_t {
   tile,      // contiguous images, exact shapes: a tile of one plane, stored when all of it is known
   rows,      // the same, but each output row is stored as soon as it is known, and nothing is checked afterwards
-  last,      // channels_last, exact shapes: a vector of channels of a tile
+  last,      // channels_last, exact shapes: a vector of channels, or one, of a tile
   any_last,  // channels_last, any kernel, stride and dilation: a vector of channels of some columns
   any,       // any kernel, stride, dilation and strides of memory: some rows of a column of one plane
   any_one,   // the same for problems of few outputs: one of them
@@ -57,6 +57,7 @@ inline constexpr Config configs[] = {
     {"nchw_7x7_s2_p1", Form::tile, {7, 2, 3}, {7, 2, 3}},
     {"nchw_1x3_s1_s2_p1", Form::tile, {1, 1, 0}, {3, 2, 1}},
     {"nchw_2x3_s1_s2_p1", Form::tile, {2, 1, 1}, {3, 2, 1}},
+    {"nchw_4x1_s1", Form::tile, {4, 1, 0}, {1, 1, 0}},
     {"nchw_6x1_s2_s1_p0", Form::tile, {6, 2, 4}, {1, 1, 0}},
     {"nchw_3x3_s3_p0", Form::tile, {3, 3, 0}, {3, 3, 0}},
     {"nchw_5x5_s3_p1", Form::tile, {5, 3, 1}, {5, 3, 1}},
@@ -78,6 +79,13 @@ inline constexpr Config configs[] = {
     {"nhwc_4x4_s2_p1", Form::last, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 2}, {2, 2, 8, 2}},
     {"nhwc_5x5_s2_p0", Form::last, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 3}},
     {"nhwc_1x3_s1_s2_p1", Form::last, {1, 1, 0}, {3, 2, 1}, {1, 2, 16, 4}, {1, 2, 16, 3}},
+    {"nhwc_2x3_s1_s2_p1", Form::last, {2, 1, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
+    {"nhwc_1x5_s1", Form::last, {1, 1, 0}, {5, 1, 2}, {1, 4, 16, 2}, {1, 4, 8, 3}},
+    {"nhwc_6x1_s2_s1_p0", Form::last, {6, 2, 4}, {1, 1, 0}, {2, 1, 16, 3}, {2, 1, 8, 4}},
+
+    // Channels one by one, where their number is no multiple of a vector.
+    {"nhwc_4x1_s1_elements", Form::last, {4, 1, 0}, {1, 1, 0}, {4, 1, 4, 4}, {4, 1, 2, 4}},
+    {"nhwc_4x4_s2_p1_elements", Form::last, {4, 2, 1}, {4, 2, 1}, {2, 2, 4, 4}, {2, 2, 2, 4}},
 
     {"nhwc_any", Form::any_last, {}, {}},
     {"any", Form::any, {}, {}},

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Sc
     depthwise_last_kernel(const __grid_constant__ LastParams p) {
   using S = LastShape<Row, Scalar>;
   __shared__ alignas(16) Scalar table[S::table];
-  __shared__ alignas(16) float biases[most_lanes * S::V];
+  __shared__ alignas(16) float biases[most_lanes(S::V) * S::V];
   fill_bias<Scalar>(p, biases, blockIdx.x, threadIdx.x);
   const bool spoilt = __syncthreads_or(fill_exact_table<S>(p, table, blockIdx.x, threadIdx.x));
   compute_last<Row, Scalar>(p, table, biases, spoilt, blockIdx.x, threadIdx.x);

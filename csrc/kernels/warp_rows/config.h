@@ -46,8 +46,11 @@ constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride
   return static_cast<int32_t>(warp_columns(element_bytes, strict, stride, rows) * stride + 16 / element_bytes);
 }
 // The next row of x comes by way of shared memory, where too few registers are left for it.
-constexpr bool in_buffers(int64_t element_bytes, bool strict, int64_t stride) {
-  return element_bytes == 4 && (strict || stride > 2);
+constexpr bool in_buffers(bool strict, int64_t stride) { return strict || stride > 2; }
+// Words that a lane has of a channel's row of x: of 16 bits two columns each, that need not begin with the first one.
+constexpr int32_t raw_words(int64_t element_bytes, int64_t stride, int32_t columns) {
+  const int32_t count = lane_columns(element_bytes, stride) + columns - 1;
+  return element_bytes == 4 ? count : count / 2 + 1;
 }
 
 // How the problem is cut, for both sides of the launch.
@@ -91,9 +94,8 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   t.places.bias = place(8 * 4);
   t.stage_bytes = 8 * stage_pitch(bytes, strict(p), p.stride_w, c.rows) * bytes;
   t.places.stages = place(warps * t.stage_bytes);
-  t.row_bytes =
-      lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 * (lane_columns(bytes, p.stride_w) + c.columns - 1) * 32 * 4;
-  t.places.rows = place(in_buffers(bytes, strict(p), p.stride_w) ? warps * t.row_bytes : 0);
+  t.row_bytes = lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 * raw_words(bytes, p.stride_w, c.columns) * 32 * 4;
+  t.places.rows = place(in_buffers(strict(p), p.stride_w) ? warps * t.row_bytes : 0);
   t.shared_bytes = end;
   return t;
 }

@@ -19,10 +19,10 @@ struct Block {
 CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   Block b;
   uint32_t rest = p.chunks.divide(index);
-  b.row = static_cast<int32_t>(index) * p.t.rows * (warps / p.t.block_strips);
+  b.row = static_cast<int32_t>(index) * (p.t.rows * warps >> p.strip_bits);
   uint32_t strip = rest;
   rest = p.strip_blocks.divide(strip);
-  b.strip = static_cast<int32_t>(strip) * p.t.block_strips;
+  b.strip = static_cast<int32_t>(strip) << p.strip_bits;
   uint32_t tile = rest;
   rest = p.tiles.divide(tile);
   b.tile = static_cast<int32_t>(tile);
@@ -31,70 +31,107 @@ CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
   return b;
 }
 
-// The weights of the block's output channels: of a kernel row, a phase and a column of x, as a lane multiplies them.
-// True if one is not finite.
+// Of a warp.
+CONVT_DEVICE int32_t strip_of(const Params& p, const Block& b, int32_t warp) {
+  return b.strip + (warp & ((1 << p.strip_bits) - 1));
+}
+CONVT_DEVICE int32_t row_of(const Params& p, const Block& b, int32_t warp) {
+  return b.row + (warp >> p.strip_bits) * p.t.rows;
+}
+
+// The weights of the block's output channels: of a kernel row, a phase and a column of x, as a lane multiplies them. A
+// warp has some of them on their way at a time.
 template <class Scalar, bool Strict>
-CONVT_DEVICE bool load_weights(const Params& p, const Block& b, uint32_t* weights) {
-  constexpr int words = fragment_words(sizeof(Scalar), Strict), together = 3;  // loads that are waited for
-  const Scalar* w = static_cast<const Scalar*>(p.w) + b.group * p.cin * p.w_in;
-  const int32_t count = p.kernel_h * static_cast<int32_t>(p.window.divisor) * 32;
-  bool bad = false;
-#pragma unroll 1
-  for (int32_t first = static_cast<int32_t>(threadIdx.x); first < count; first += together * block) {
-    uint32_t elements[together][2];
+struct Weights {
+  static constexpr int words = fragment_words(sizeof(Scalar), Strict), together = 3;
+
+  const Params& p;
+  const Scalar* w;   // of the lane's channels
+  bool has[2];       // of the lane's input channels
+  uint32_t windows;  // kernel rows x phases x columns of x
+  uint32_t first;    // of those on their way
+  uint32_t elements[together][2];
+
+  CONVT_DEVICE Weights(const Params& params, const Block& b) : p(params) {
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    const int32_t co = b.tile * 8 + lane / 4, ci = lane % 4 * 2;
+    w = static_cast<const Scalar*>(p.w) + int64_t{b.group * p.cin + ci} * p.w_in + int64_t{co} * p.w_out;
+#pragma unroll
+    for (int e = 0; e < 2; ++e) has[e] = co < p.cout && ci + e < p.cin;
+    windows = static_cast<uint32_t>(p.kernel_h) * p.window.divisor, first = threadIdx.x / 32;
+    load();
+  }
+
+  // Writes all of them to shared memory. True if one is not finite.
+  CONVT_DEVICE bool write(uint32_t* weights) {
+    bool bad = false;
+    while (true) {
+#pragma unroll
+      for (int k = 0; k < together; ++k) {
+        if (first + k * warps >= windows) return bad;
+        const uint32_t (&element)[2] = elements[k];
+        uint32_t* to = weights + ((first + k * warps) * 32 + threadIdx.x % 32) * words;
+        if constexpr (Strict) {
+          uint32_t parts[3];
+          float left[2];
+          split_pair(element[0], element[1], parts, left);
+          *reinterpret_cast<uint4*>(to) = make_uint4(parts[0], parts[1], parts[2], 0);
+          bad |= !(left[0] + left[1] == 0);
+        } else if constexpr (sizeof(Scalar) == 4) {
+          const uint32_t low = operand<Scalar, Strict>(element[0]), high = operand<Scalar, Strict>(element[1]);
+          *reinterpret_cast<uint2*>(to) = make_uint2(low, high);
+          bad |= not_finite<Scalar>(low) || not_finite<Scalar>(high);
+        } else {
+          *to = element[0] | element[1] << 16;
+          bad |= not_finite<Scalar>(*to);
+        }
+      }
+      first += together * warps;
+      load();
+    }
+  }
+
+ private:
+  CONVT_DEVICE void load() {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
-      const int32_t i = first + k * block, lane = i % 32;
-      uint32_t of_window = static_cast<uint32_t>(i) / 32;
-      const auto row = static_cast<int32_t>(p.window.divide(of_window));
-      const int32_t tap = p.tap_columns[of_window], co = b.tile * 8 + lane / 4, ci = lane % 4 * 2;
-      const Scalar* at = w + ci * p.w_in + co * p.w_out + row * p.w_row + tap * p.w_column;
+      uint32_t column = first + k * warps;
+      const bool is = column < windows;
+      const auto row = static_cast<int32_t>(p.window.divide(column));
+      const int32_t tap = p.tap_columns[column];
+      const Scalar* at = w + int64_t{row} * p.w_row + int64_t{tap} * p.w_column;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const bool is = i < count && tap >= 0 && co < p.cout && ci + e < p.cin;
-        load_if<sizeof(Scalar)>(is, at + e * p.w_in, &elements[k][e]);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < together; ++k) {
-      const int32_t i = first + k * block;
-      if (i >= count) break;
-      const uint32_t (&element)[2] = elements[k];
-      uint32_t* to = weights + i * words;
-      if constexpr (Strict) {
-        uint32_t parts[3];
-        float left[2];
-        split_pair(element[0], element[1], parts, left);
-        *reinterpret_cast<uint4*>(to) = make_uint4(parts[0], parts[1], parts[2], 0);
-        bad |= !(left[0] + left[1] == 0);
-      } else if constexpr (sizeof(Scalar) == 4) {
-        const uint32_t first_word = operand<Scalar, Strict>(element[0]), second = operand<Scalar, Strict>(element[1]);
-        *reinterpret_cast<uint2*>(to) = make_uint2(first_word, second);
-        bad |= not_finite<Scalar>(first_word) || not_finite<Scalar>(second);
-      } else {
-        *to = element[0] | element[1] << 16;
-        bad |= not_finite<Scalar>(*to);
+        load_if<sizeof(Scalar)>(is && tap >= 0 && has[e], e == 0 ? at : at + p.w_in, &elements[k][e]);
       }
     }
   }
-  return bad;
-}
+};
 
 // From here on, an element is not the sum of its parts: the first one may be infinite.
 constexpr float largest_of_parts = 0x1.fep127f;
 
 // Of two channels, the columns of x that a lane multiplies: those of its outputs and the next Columns - 1. The rows g
 // and g + 8 of tile m are its columns m and m + half, so that another column of the kernel takes those of tile m + 1.
-template <class Scalar, bool Strict, int OfLane, int Columns>
+// Words of 16-bit elements begin where rows do if they are Aligned.
+template <class Scalar, bool Strict, int OfLane, int Columns, bool Aligned>
 struct Window {
+  static constexpr bool packed = sizeof(Scalar) == 2;  // two columns a word
   static constexpr int count = OfLane + Columns - 1, half = OfLane / 2, tiles = half + Columns - 1;
   static constexpr int raw_words = sizeof(Scalar) == 4 ? count : count / 2 + 1;  // of a channel
   static constexpr int words = Strict ? 6 : sizeof(Scalar) == 4 ? 4 : 2;         // of a tile
-  static constexpr uint32_t buffer_bytes = 2 * count * 128;                      // of a warp
+  static constexpr uint32_t buffer_bytes = 2 * raw_words * 128;                  // of a warp
   using Tiles = uint32_t[tiles][words];
   using Raw = uint32_t[2][raw_words];
 
-  // `x` is at `column`, which need not be in the row, unless the row is known to have All columns.
+  // Whether elements begin with the second half of a word.
+  CONVT_DEVICE static int32_t odd(const Scalar* x, int32_t column) {
+    if constexpr (!packed) return 0;
+    return Aligned ? column & 1 : static_cast<int32_t>(reinterpret_cast<uintptr_t>(x) / 2) & 1;
+  }
+
+  // `x` is at `column`, which need not be in the row, unless the row is known to have All columns, those of the words
+  // around them too.
   template <bool All>
   CONVT_DEVICE static void read(const Params& p, const Scalar* x, int32_t column, bool first, bool second, Raw& raw) {
     const auto in = static_cast<uint32_t>(p.w_axis.in);
@@ -107,45 +144,70 @@ struct Window {
 #pragma unroll
         for (int k = 0; k < count; ++k) load_if<4>(is && has(k), from + k, &raw[e][k]);
       } else {
-        // Words that begin at even columns.
-        const int32_t odd = column & 1;
-        from -= odd;
+        // Whole words, whether or not the row begins with one.
+        const int32_t before = odd(from, column);
+        from -= before;
 #pragma unroll
         for (int k = 0; k < raw_words; ++k) {
-          if (p.load_width == 2) {
-            load_if<4>(is && has(2 * k - odd), from + 2 * k, &raw[e][k]);
+          const bool low = is && has(2 * k - before), high = is && has(2 * k - before + 1);
+          if constexpr (All || Aligned) {
+            load_if<4>(low, from + 2 * k, &raw[e][k]);
           } else {
-            uint32_t low, high;
-            load_if<2>(is && has(2 * k - odd), from + 2 * k, &low);
-            load_if<2>(is && has(2 * k - odd + 1), from + 2 * k + 1, &high);
-            raw[e][k] = low | high << 16;
+            uint32_t half;
+            load_if<4>(low && high, from + 2 * k, &raw[e][k]);
+            load_if<2>(low != high, from + 2 * k + (low ? 0 : 1), &half);
+            raw[e][k] |= low ? half : half << 16;
           }
         }
       }
     }
   }
 
-  // The same of 4 bytes each, to shared memory: a word of all lanes follows another.
+  // Begins to copy the same to shared memory, where a word of all lanes follows another.
   template <bool All>
   CONVT_DEVICE static void fetch(const Params& p, const Scalar* x, int32_t column, bool first, bool second,
                                  device::SharedAddress to) {
+    const auto has = [&](int32_t k) {
+      return All || static_cast<uint32_t>(column + k) < static_cast<uint32_t>(p.w_axis.in);
+    };
+    // Of words that are not read: aligned.
+    const Scalar* none = static_cast<const Scalar*>(p.x);
+    if constexpr (packed && !Aligned) none -= odd(none, 0);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const Scalar* from = e == 0 ? x : x + p.x_channel;
+      const bool is = e == 0 ? first : second;
+      const int32_t before = odd(from, column);
+      from -= before;
 #pragma unroll
-      for (int k = 0; k < count; ++k) {
-        const bool is = (e == 0 ? first : second) &&
-                        (All || static_cast<uint32_t>(column + k) < static_cast<uint32_t>(p.w_axis.in));
-        device::cp_async<4>(to + static_cast<uint32_t>(e * count + k) * 128, is ? from + k : p.x, is ? 4 : 0);
+      for (int k = 0; k < raw_words; ++k, to += 128) {
+        const Scalar* word = from + (packed ? 2 * k : k);
+        if constexpr (!packed) {
+          device::cp_async<4>(to, is && has(k) ? word : none, is && has(k) ? 4 : 0);
+        } else if constexpr (Aligned) {
+          const bool whole = is && has(2 * k - before);
+          device::cp_async<4>(to, whole ? word : none, whole ? 4 : 0);
+        } else {
+          const bool low = is && has(2 * k - before), high = is && has(2 * k - before + 1);
+          if (!All && high && !low && word < p.x) {
+            // Half of the word is before the tensor.
+            device::store_shared_4(to, __uint_as_float(bits(word + 1) << 16));
+          } else {
+            device::cp_async<4>(to, low || high ? word : none, high ? 4 : low ? 2 : 0);
+          }
+        }
       }
     }
   }
-  CONVT_DEVICE static void take(device::SharedAddress from, Raw& raw) {
+  // What was copied from `column` on, as `before` of convert says.
+  CONVT_DEVICE static void take(device::SharedAddress from, int32_t column, const int32_t (&before)[2], Raw& raw) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
 #pragma unroll
-      for (int k = 0; k < count; ++k) {
-        raw[e][k] = device::load_shared_4(from + static_cast<uint32_t>(e * count + k) * 128);
+      for (int k = 0; k < raw_words; ++k, from += 128) {
+        raw[e][k] = device::load_shared_4(from);
+        // Half of the word with the row's first column may be no column.
+        if (packed && !Aligned && column - before[e] + 2 * k == -1) raw[e][k] &= 0xffff0000;
       }
     }
   }
@@ -160,8 +222,8 @@ struct Window {
     return v;
   }
 
-  // As they are multiplied.
-  CONVT_DEVICE static void convert(int32_t column, const Raw& raw, Tiles& to) {
+  // As they are multiplied. `before`: columns that the words of each channel have before the first one.
+  CONVT_DEVICE static void convert(const int32_t (&before)[2], const Raw& raw, Tiles& to) {
     constexpr int parts = Strict ? 3 : sizeof(Scalar) == 4 ? 2 : 1;  // of a column: of TF32, the channels
     uint32_t of_column[count][parts];
     if constexpr (Strict) {
@@ -178,13 +240,13 @@ struct Window {
 #pragma unroll
       for (int k = 0; k < count; ++k) of_column[k][0] = all[2 * k], of_column[k][1] = all[2 * k + 1];
     } else {
-      const uint32_t shift = (static_cast<uint32_t>(column) & 1) * 16;
       uint32_t even[2][raw_words];  // words that begin at the first column
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
 #pragma unroll
         for (int k = 0; k < raw_words; ++k) {
-          even[e][k] = __funnelshift_r(raw[e][k], k + 1 < raw_words ? raw[e][k + 1] : 0, shift);
+          even[e][k] =
+              __funnelshift_r(raw[e][k], k + 1 < raw_words ? raw[e][k + 1] : 0, static_cast<uint32_t>(before[e]) * 16);
         }
       }
 #pragma unroll
@@ -263,9 +325,9 @@ template <class Scalar, bool Strict, int Columns>
 __noinline__ __device__ void repair(const Params& p, const float* bias) {
   const Block b = make_block(p, blockIdx.x);
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, co = b.tile * 8, channels = smaller(8, p.cout - co);
-  const int32_t out_column = (b.strip + warp % p.t.block_strips) * Columns;
+  const int32_t out_column = strip_of(p, b, warp) * Columns;
   const int32_t columns = smaller(p.w_axis.out - out_column, Columns);
-  const int32_t first = (b.row + warp / p.t.block_strips * p.t.rows) * p.h.stride;
+  const int32_t first = row_of(p, b, warp) * p.h.stride;
   const int32_t last = smaller(first + p.t.rows * p.h.stride, p.h.out);
   const Scalar* image = static_cast<const Scalar*>(p.x) + b.image * p.x_batch;
   __syncwarp();  // the outputs are stored
@@ -402,7 +464,7 @@ struct Output {
   }
 };
 
-template <class Scalar, bool Strict, int Stride, int Rows, int Columns>
+template <class Scalar, bool Strict, int Stride, int Rows, int Columns, bool Aligned>
 __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride))
     warp_rows_kernel(const __grid_constant__ Params p) {
   using Y = Output<Scalar, Strict, Stride, Rows>;
@@ -412,8 +474,9 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   constexpr int taps_at_once = Strict && Stride <= 2 ? 2 : 1;
   // Runs of columns, each as those of a warp that has one of them: products that do not wait for each other.
   constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows);
-  constexpr bool buffered = in_buffers(sizeof(Scalar), Strict, Stride);
-  using X = Window<Scalar, Strict, of_lane, Columns>;
+  constexpr bool buffered = in_buffers(Strict, Stride);
+  using X = Window<Scalar, Strict, of_lane, Columns, Aligned>;
+  using Raw = typename X::Raw;
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
@@ -421,19 +484,26 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, g = lane / 4, l = lane % 4;
 
   const Block b = make_block(p, blockIdx.x);
-  const int32_t strip = b.strip + warp % t.block_strips;
-  int32_t j = b.row + warp / t.block_strips * t.rows;
+  // The weights are asked for first: what is read after them, for which memory takes longer, would return before them.
+  Weights<Scalar, Strict> of_block(p, b);
+  const int32_t bias_channel = b.tile * 8 + thread;
+  uint32_t thread_bias;
+  load_if<sizeof(Scalar)>(p.bias != nullptr && thread < 8 && bias_channel < p.cout,
+                          static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel) * p.bias_stride,
+                          &thread_bias);
+  const int32_t strip = strip_of(p, b, warp);
+  int32_t j = row_of(p, b, warp);
   int32_t row = j * p.h.stride;
   const int32_t last_row = strip < t.strips ? smaller(row + t.rows * p.h.stride, p.h.out) : 0;
   constexpr int run_columns = 8 * of_lane;
   const int32_t first_column = strip * runs * run_columns + p.w_axis.phases.first;  // of x, the warp's
   const int32_t column = first_column + g * of_lane;                                // and the lane's
-  // Two columns of 16 bits may be read that are not needed, since words begin at even ones.
-  const bool all = first_column >= 0 && p.cin == most_channels &&
-                   first_column + runs * run_columns + Columns - 1 + (sizeof(Scalar) == 2 ? 2 : 0) <= p.w_axis.in;
+  // Words of 16 bits may have a column more on either side.
+  const bool all = first_column >= (X::packed && !Aligned ? 1 : 0) && p.cin == most_channels &&
+                   first_column + runs * run_columns + Columns - 1 + (X::packed ? 2 : 0) <= p.w_axis.in;
   int32_t x_row = j + p.h.phases.last - (Rows - 1);
   const Scalar* x = static_cast<const Scalar*>(p.x) + b.image * p.x_batch +
-                    ((b.group * p.cin + 2 * l) * p.x_channel + column + x_row * p.x_row);
+                    (int64_t{b.group * p.cin + 2 * l} * p.x_channel + column + int64_t{x_row} * p.x_row);
   const device::SharedAddress buffer =
       device::shared_address(shared + t.places.rows + warp * static_cast<int32_t>(t.row_bytes)) + lane * 4;
   // The next row of x: use(all, k, x, column, first, second) for each run.
@@ -452,7 +522,11 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     }
     x += p.x_row, ++x_row;
   };
-  using Raw = typename X::Raw;
+  // Of the row that was read so many rows ago, see convert.
+  const auto columns_before = [&](int rows_ago, int32_t (&before)[2]) {
+    const Scalar* from = x - rows_ago * p.x_row;
+    before[0] = X::odd(from, column), before[1] = X::odd(from + p.x_channel, column);
+  };
   const auto read = [&](Raw(&raw)[runs]) {
     next_row([&]<class All>(All, int k, const Scalar* from, int32_t at, bool first, bool second) {
       X::template read<All::value>(p, from, at, first, second, raw[k]);
@@ -477,12 +551,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     }
     read(first[i]);
   }
-  const int32_t bias_channel = b.tile * 8 + thread;
-  uint32_t thread_bias;
-  load_if<sizeof(Scalar)>(p.bias != nullptr && thread < 8 && bias_channel < p.cout,
-                          static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel) * p.bias_stride,
-                          &thread_bias);
-  const bool bad = load_weights<Scalar, Strict>(p, b, weights);
+  const bool bad = of_block.write(weights);
   if (thread < 8) bias[thread] = element_of<Scalar>(thread_bias, 0);
   bool spoilt = device::named_barrier_or(1, block, bad);
   if (row >= last_row) return;
@@ -501,12 +570,17 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   Raw raw[runs];
   float largest = 0;  // of strict float32's inputs
 #pragma unroll
-  for (int k = 0; k < runs; ++k) {
+  for (int i = 0; i < Rows - 1; ++i) {
+    int32_t before[2];
+    columns_before(Rows - i, before);
 #pragma unroll
-    for (int i = 0; i < Rows - 1; ++i) {
-      X::convert(column, first[i][k], operands[k][i + 1]);
+    for (int k = 0; k < runs; ++k) {
+      X::convert(before, first[i][k], operands[k][i + 1]);
       if constexpr (Strict) largest = X::largest(largest, first[i][k]);
     }
+  }
+#pragma unroll
+  for (int k = 0; k < runs; ++k) {
     if constexpr (!buffered) {
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
@@ -518,6 +592,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
 #pragma unroll 1
   while (true) {
     if constexpr (buffered) device::cp_async_wait<0>();
+    int32_t before[2];
+    columns_before(1, before);
 #pragma unroll
     for (int k = 0; k < runs; ++k) {
 #pragma unroll
@@ -528,8 +604,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
           for (int word = 0; word < X::words; ++word) operands[k][i][m][word] = operands[k][i + 1][m][word];
         }
       }
-      if constexpr (buffered) X::take(buffer + static_cast<uint32_t>(k) * X::buffer_bytes, raw[k]);
-      X::convert(column, raw[k], operands[k][Rows - 1]);
+      if constexpr (buffered) {
+        X::take(buffer + static_cast<uint32_t>(k) * X::buffer_bytes, column + k * run_columns, before, raw[k]);
+      }
+      X::convert(before, raw[k], operands[k][Rows - 1]);
       if constexpr (Strict) largest = X::largest(largest, raw[k]);
     }
     spoilt |= Strict && !(largest < largest_of_parts);

@@ -35,6 +35,16 @@ std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
                        checked_mul(p.kernel_h, p.kernel_w)}) {
     if (size >= limit) return "takes images of less than 2^30 elements";
   }
+  // So are products with strides, but that from image to image.
+  const auto large = [](int64_t size, int64_t stride) {
+    return size > 1 && std::abs(stride) > std::numeric_limits<int32_t>::max();
+  };
+  const auto w_sizes = p.w_sizes();
+  for (int d = 0; d < 4; ++d) {
+    if (large(w_sizes[d], p.w_strides[d]) || (d > 0 && large(p.x_sizes()[d], p.x_strides[d]))) {
+      return "takes strides of less than 2^31 elements";
+    }
+  }
   return "";
 }
 
