@@ -24,7 +24,7 @@ inline int32_t access_width(const void* pointer, int64_t element_bytes, const st
 }
 
 // The widest power of two of at most `widest` at which every stride that is used and the pointer, in units of
-// `unit_bytes`, are multiples.
+// `element_bytes`, are multiples.
 inline int32_t common_width(const void* pointer, int64_t element_bytes, std::initializer_list<int64_t> strides,
                             int32_t widest) {
   const auto fits = [&](int32_t width) {

@@ -431,6 +431,10 @@ CONVT_DEVICE MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start
 }
 // What was known of a value is not, from here on: what follows from it is computed again.
 CONVT_DEVICE void forget(int32_t& v) { asm volatile("" : "+r"(v)); }
+template <class T>
+CONVT_DEVICE void forget(T*& v) {
+  asm volatile("" : "+l"(v));
+}
 // What all lanes of a warp have alike, in a form that shows it to the compiler.
 CONVT_DEVICE uint32_t uniform(uint32_t v) { return __reduce_or_sync(0xffffffffu, v); }
 // True in one lane of a warp, whose lanes are all here. What it alone does has operands that are seen to be uniform.

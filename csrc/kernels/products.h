@@ -8,14 +8,14 @@
 namespace convt {
 
 // Words of a lane that a product takes of 16 rows: of rows g and g + 8, of each part or of each word of 8 columns; and
-// of 8 columns of the other operand. In strict float32 those of weights are parts 2, 0, 1 and 0, see multiply.
+// of 8 columns of the other operand. In strict float32 those of weights are parts 2, 1, 1 and 0, see multiply.
 template <bool Strict, int StepWords>
 constexpr int tile_words = Strict ? 6 : StepWords / 2;
 template <bool Strict, int StepWords>
 constexpr int weight_words = Strict ? 4 : StepWords / 4;
 
 // d = a b. Added to zeros that are constants, which take no registers.
-CONVT_DEVICE void multiply_parts(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
+CONVT_DEVICE void multiply_first(float (&d)[4], const uint32_t (&a)[2], const uint32_t (&b)[1]) {
 #if defined(__CUDA_ARCH__)
   asm("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
@@ -25,6 +25,17 @@ CONVT_DEVICE void multiply_parts(float (&d)[4], const uint32_t (&a)[2], const ui
   device::mma_m16n8k8<BFloat16>(d, a, b);
 #endif
 }
+CONVT_DEVICE void multiply_first(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if defined(__CUDA_ARCH__)
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %10, %10, %10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
+#else
+  for (float& v : d) v = 0;
+  device::mma_m16n8k16<BFloat16>(d, a, b);
+#endif
+}
 
 template <class Scalar, bool Strict, int StepWords>
 CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict, StepWords>],
@@ -32,13 +43,13 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict,
   if constexpr (Strict) {
     // The products of float32's parts, the smallest first, and the tensor core's truncated sum for 8 channels only: the
     // rest is added in float32. What is left out is below a hundredth of float32's precision.
-    // The words of weights are parts 2, 0, 1 and 0: pairs of registers as the instructions take them.
-    const uint32_t a0[2] = {a[0], a[1]}, a1[2] = {a[2], a[3]}, a02[4] = {a[0], a[1], a[4], a[5]},
-                   a01[4] = {a[0], a[1], a[2], a[3]};
-    const uint32_t b0[1] = {b[1]}, b1[1] = {b[2]}, b20[2] = {b[0], b[1]}, b10[2] = {b[2], b[3]};
+    // Parts 0 and 1 of x lie beside each other, and so do parts 2 and 1, and 1 and 0, of the weights: two products are
+    // one instruction, for which no register is copied.
+    const uint32_t a01[4] = {a[0], a[1], a[2], a[3]}, a0[2] = {a[0], a[1]}, a2[2] = {a[4], a[5]};
+    const uint32_t b21[2] = {b[0], b[1]}, b10[2] = {b[2], b[3]}, b0[1] = {b[3]};
     float sum[4];
-    multiply_parts(sum, a1, b1);
-    device::mma_m16n8k16<BFloat16>(sum, a02, b20);
+    multiply_first(sum, a01, b21);
+    device::mma_m16n8k8<BFloat16>(sum, a2, b0);
     device::mma_m16n8k16<BFloat16>(sum, a01, b10);
     device::mma_m16n8k8<BFloat16>(sum, a0, b0);
 #pragma unroll
@@ -144,6 +155,22 @@ CONVT_DEVICE float sum_of_phases(const P& p, const Scalar* x, int32_t row, int32
     }
   }
   return sum;
+}
+
+// Computes those of a warp's outputs of some channels and columns again that are NaN: a zero outside the image times a
+// weight that is not finite is NaN, and so is the sum of the parts of an infinity. They are at place(channel, column).
+template <class Scalar, class Place, class Value>
+CONVT_DEVICE void repair_outputs(int32_t channels, int32_t columns, const Place& place, const Value& value) {
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < channels * columns; i += 32) {
+    const int32_t channel = i / columns, column = i - channel * columns;
+    Scalar* y = place(channel, column);
+    const float stored = element_of<Scalar>(
+        sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(y) : *reinterpret_cast<const uint16_t*>(y), 0);
+    if (stored == stored) continue;
+    const float v = value(channel, column);
+    store<1>(y, &v);
+  }
 }
 
 }  // namespace convt

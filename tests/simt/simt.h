@@ -961,6 +961,8 @@ inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {
 }
 
 inline void forget(int32_t&) {}
+template <class T>
+void forget(T*&) {}
 
 template <class T>
 T uniform(T v) {

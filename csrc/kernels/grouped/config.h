@@ -10,6 +10,7 @@
 
 #include "../../plan/problem.h"
 #include "../phases.h"
+#include "../slower.h"
 
 namespace convt::grouped {
 
@@ -218,11 +219,6 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
   }
   return count;
 }
-
-// How much longer than on an H200 a device takes for memory, and for instructions.
-struct Slower {
-  double memory = 1, compute = 1;
-};
 
 // A model of the time of a tiling, which ranks them: instructions counted from the machine code, and rates fitted to a
 // sweep of cuts on an H200. `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.

@@ -289,7 +289,7 @@ CONVT_DEVICE bool load_weights(const Params& p, const Block& b, const Order* ord
       uint32_t parts[3];
       float left[2];
       split_pair(element[0][0], element[0][1], parts, left);
-      word[0] = parts[2], word[1] = parts[0], word[2] = parts[1], word[3] = parts[0];  // see multiply
+      word[0] = parts[2], word[1] = parts[1], word[2] = parts[1], word[3] = parts[0];  // see multiply
       bad |= !(left[0] + left[1] == 0);
     } else {
 #pragma unroll
@@ -872,18 +872,16 @@ __noinline__ __device__ void repair_unit(const Params& p, int turn, int32_t unit
   Scalar* y = unit_outputs<Scalar>(p, b, s.row, u);
   const int32_t group = t.block_groups > 1 ? u.channel / p.cout : 0;
   __syncwarp();  // the outputs are stored
-#pragma unroll 1
-  for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < u.channels * u.columns; i += 32) {
-    const int32_t channel = i / u.columns, column = i - channel * u.columns;
-    Scalar* at = y + (static_cast<int32_t>(p.y_channel) * channel + column * p.plane_step);
-    const float stored = element_of<Scalar>(
-        sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(at) : *reinterpret_cast<const uint16_t*>(at), 0);
-    if (stored == stored) continue;
-    const float v =
-        bias[channel] + sum_of_phases<Scalar, Strict>(p, x, s.row + u.in_step, u.column + column, b.group + group,
-                                                      b.tile * 8 + u.channel + channel - group * p.cout);
-    store<1>(at, &v);
-  }
+  repair_outputs<Scalar>(
+      u.channels, u.columns,
+      [&](int32_t channel, int32_t column) {
+        return y + (static_cast<int32_t>(p.y_channel) * channel + column * p.plane_step);
+      },
+      [&](int32_t channel, int32_t column) {
+        return bias[channel] + sum_of_phases<Scalar, Strict>(p, x, s.row + u.in_step, u.column + column,
+                                                             b.group + group,
+                                                             b.tile * 8 + u.channel + channel - group * p.cout);
+      });
 }
 
 // The rest of what is known about a step whose rows are; `loaded` is the end of the input rows that there are.

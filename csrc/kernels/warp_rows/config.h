@@ -10,6 +10,7 @@
 
 #include "../../plan/problem.h"
 #include "../phases.h"
+#include "../slower.h"
 
 namespace convt::warp_rows {
 
@@ -23,8 +24,9 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t warps = 8;
 inline constexpr int32_t block = 32 * warps;
-inline constexpr int32_t most_stride = 3;    // of a row: all its phases are in registers at a time
-inline constexpr int32_t most_rows = 3;      // of a configuration
+inline constexpr int32_t most_stride = 3;  // of a row: all its phases are in registers at a time
+inline constexpr int32_t most_rows = 3;    // of a configuration
+inline constexpr int32_t most_columns = 3;
 inline constexpr int32_t most_channels = 8;  // of x and a group: those that an instruction multiplies
 
 // Neighbouring columns of x whose outputs a lane has, two for each tile of 16 columns: 16 bytes of them where a stride
@@ -47,9 +49,10 @@ constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride
 }
 // The next row of x comes by way of shared memory, where too few registers are left for it.
 constexpr bool in_buffers(bool strict, int64_t stride) { return strict || stride > 2; }
-// Words that a lane has of a channel's row of x: of 16 bits two columns each, that need not begin with the first one.
-constexpr int32_t raw_words(int64_t element_bytes, int64_t stride, int32_t columns) {
-  const int32_t count = lane_columns(element_bytes, stride) + columns - 1;
+// Words that a lane has of a channel's row of x, for its columns and those beside them: of 16 bits two columns each,
+// which need not begin with the first one.
+constexpr int32_t raw_words(int64_t element_bytes, int32_t of_lane, int32_t columns) {
+  const int32_t count = of_lane + columns - 1;
   return element_bytes == 4 ? count : count / 2 + 1;
 }
 
@@ -94,7 +97,8 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   t.places.bias = place(8 * 4);
   t.stage_bytes = 8 * stage_pitch(bytes, strict(p), p.stride_w, c.rows) * bytes;
   t.places.stages = place(warps * t.stage_bytes);
-  t.row_bytes = lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 * raw_words(bytes, p.stride_w, c.columns) * 32 * 4;
+  t.row_bytes = lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 *
+                raw_words(bytes, lane_columns(bytes, p.stride_w), c.columns) * 32 * 4;
   t.places.rows = place(in_buffers(strict(p), p.stride_w) ? warps * t.row_bytes : 0);
   t.shared_bytes = end;
   return t;
@@ -103,11 +107,6 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
 inline int64_t blocks(const Tiling& t, const Problem& p) {
   return checked_mul(checked_mul(p.batch, p.groups * t.tiles), int64_t{t.strip_blocks} * t.chunks);
 }
-
-// How much longer than on an H200 a device takes for memory, and for instructions.
-struct Slower {
-  double memory = 1, compute = 1;
-};
 
 // Blocks of a multiprocessor, for which registers suffice.
 constexpr int32_t resident_blocks(int32_t columns, bool strict, int64_t stride) {
@@ -166,16 +165,20 @@ struct Choice {
 };
 inline Choice choose(const Config& c, const Problem& p, const Slower& on_device) {
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
-  // The warps of a block have strips beside each other as far as there are any.
-  int32_t block_strips = 1;
-  while (block_strips < warps && block_strips < tiling(c, p, {1, 1}).strips) block_strips *= 2;
+  // The warps of a block have strips beside each other as far as there are any; fewer, if some would have none.
+  const int32_t strips = tiling(c, p, {1, 1}).strips;
+  int32_t most_strips = 1;
+  while (most_strips < warps && most_strips < strips) most_strips *= 2;
   const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
   Choice best{};
-  for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
-    if (rows > 1 && rows >= 2 * most) break;
-    const Tiling t = tiling(c, p, {block_strips, rows});
-    const double time = seconds(t, c, p, h, w, on_device);
-    if (rows == 1 || time < best.seconds) best = {t, time};
+  for (int32_t block_strips = most_strips; block_strips > 0; block_strips /= 2) {
+    for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
+      if (rows > 1 && rows >= 2 * most) break;
+      const Tiling t = tiling(c, p, {block_strips, rows});
+      const double time = seconds(t, c, p, h, w, on_device);
+      if (best.seconds == 0 || time < best.seconds) best = {t, time};
+    }
+    if (strips % block_strips == 0) break;
   }
   return best;
 }

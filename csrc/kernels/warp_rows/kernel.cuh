@@ -75,7 +75,7 @@ struct Weights {
           uint32_t parts[3];
           float left[2];
           split_pair(element[0], element[1], parts, left);
-          *reinterpret_cast<uint4*>(to) = make_uint4(parts[0], parts[1], parts[2], 0);
+          *reinterpret_cast<uint4*>(to) = make_uint4(parts[2], parts[1], parts[1], parts[0]);  // see multiply
           bad |= !(left[0] + left[1] == 0);
         } else if constexpr (sizeof(Scalar) == 4) {
           const uint32_t low = operand<Scalar, Strict>(element[0]), high = operand<Scalar, Strict>(element[1]);
@@ -118,9 +118,9 @@ template <class Scalar, bool Strict, int OfLane, int Columns, bool Aligned>
 struct Window {
   static constexpr bool packed = sizeof(Scalar) == 2;  // two columns a word
   static constexpr int count = OfLane + Columns - 1, half = OfLane / 2, tiles = half + Columns - 1;
-  static constexpr int raw_words = sizeof(Scalar) == 4 ? count : count / 2 + 1;  // of a channel
-  static constexpr int words = Strict ? 6 : sizeof(Scalar) == 4 ? 4 : 2;         // of a tile
-  static constexpr uint32_t buffer_bytes = 2 * raw_words * 128;                  // of a warp
+  static constexpr int raw_words = warp_rows::raw_words(sizeof(Scalar), OfLane, Columns);  // of a channel
+  static constexpr int words = Strict ? 6 : sizeof(Scalar) == 4 ? 4 : 2;                   // of a tile
+  static constexpr uint32_t buffer_bytes = 2 * raw_words * 128;                            // of a warp
   using Tiles = uint32_t[tiles][words];
   using Raw = uint32_t[2][raw_words];
 
@@ -269,18 +269,18 @@ template <class Scalar, bool Strict, int Taps, int Tiles, int Words, int WeightW
 CONVT_DEVICE void multiply_tiles(float (*const (&sums)[Tiles])[4], const uint32_t (*const (&a)[Taps][Tiles])[Words],
                                  const uint32_t (&b)[Taps][WeightWords]) {
   if constexpr (Strict) {
-    // The products of parts as in multiply, but one by one: what takes two parts at a time has operands of four
-    // registers beside each other, for which parts would be copied. The tensor core sums two taps at most.
+    // The products of parts as in multiply, but one by one: operands of four registers beside each other would leave
+    // too few, and what is spilled costs more. The tensor core sums two taps at most.
     float sum[Tiles][4];
     const auto product = [&](int of_a, int of_b, bool first) {
 #pragma unroll
       for (int c = 0; c < Taps; ++c) {
-        const uint32_t w[1] = {b[c][of_b]};
+        const uint32_t w[1] = {b[c][of_b == 2 ? 0 : of_b == 1 ? 1 : 3]};
 #pragma unroll
         for (int m = 0; m < Tiles; ++m) {
           const uint32_t x[2] = {(*a[c][m])[2 * of_a], (*a[c][m])[2 * of_a + 1]};
           if (first && c == 0) {
-            multiply_parts(sum[m], x, w);
+            multiply_first(sum[m], x, w);
           } else {
             device::mma_m16n8k8<BFloat16>(sum[m], x, w);
           }
@@ -319,8 +319,7 @@ CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
   }
 }
 
-// Computes those of a warp's outputs again that are NaN: a zero outside the image times a weight that is not finite is
-// NaN, and so is the sum of the parts of an infinity.
+// Computes a warp's outputs again where they are NaN.
 template <class Scalar, bool Strict, int Columns>
 __noinline__ __device__ void repair(const Params& p, const float* bias) {
   const Block b = make_block(p, blockIdx.x);
@@ -335,17 +334,12 @@ __noinline__ __device__ void repair(const Params& p, const float* bias) {
   for (int32_t row = first; row < last; ++row) {
     Scalar* to = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + co) * p.y_channel +
                  int64_t{row} * p.w_axis.out + out_column;
-#pragma unroll 1
-    for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < channels * columns; i += 32) {
-      const int32_t channel = i / columns, at = i - channel * columns;
-      Scalar* y = to + channel * p.y_channel + at;
-      const float stored = element_of<Scalar>(
-          sizeof(Scalar) == 4 ? *reinterpret_cast<const uint32_t*>(y) : *reinterpret_cast<const uint16_t*>(y), 0);
-      if (stored == stored) continue;
-      const float v =
-          bias[channel] + sum_of_phases<Scalar, Strict>(p, image, row, out_column + at, b.group, co + channel);
-      store<1>(y, &v);
-    }
+    repair_outputs<Scalar>(
+        channels, columns, [&](int32_t channel, int32_t column) { return to + (channel * p.y_channel + column); },
+        [&](int32_t channel, int32_t column) {
+          return bias[channel] +
+                 sum_of_phases<Scalar, Strict>(p, image, row, out_column + column, b.group, co + channel);
+        });
   }
 }
 
@@ -392,8 +386,9 @@ struct Output {
     if (!stages()) return;
     __syncwarp();
     with_width([&]<int Width>() {
-      copy<Width>(to, [&](int32_t channel, int32_t at) {
-        return *reinterpret_cast<const Words<Width>*>(stage + (channel * pitch + at));
+      copy<Width>(to, [&](int32_t channel) {
+        return
+            [from = stage + channel * pitch](int32_t at) { return *reinterpret_cast<const Words<Width>*>(from + at); };
       });
     });
     __syncwarp();
@@ -402,12 +397,12 @@ struct Output {
   // A row without taps.
   CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
     with_width([&]<int Width>() {
-      copy<Width>(to, [&](int32_t channel, int32_t) {
+      copy<Width>(to, [&](int32_t channel) {
         Words<Width> words;
         const uint32_t word = word_of(bias[channel]);
 #pragma unroll
         for (auto& v : words.v) v = static_cast<typename Words<Width>::Word>(word);
-        return words;
+        return [words](int32_t) { return words; };
       });
     });
   }
@@ -442,9 +437,9 @@ struct Output {
     }
   }
 
-  // Vectors of a row of each channel, those of `from`.
-  template <int Width, class From>
-  CONVT_DEVICE void copy(Scalar* to, const From& from) const {
+  // Vectors of a row of each channel: from_channel(channel)(column).
+  template <int Width, class FromChannel>
+  CONVT_DEVICE void copy(Scalar* to, const FromChannel& from_channel) const {
     constexpr int vectors = columns / Width, rounds = ceil_div(vectors, 32);
     to += lane * Width;
     bool is[rounds];
@@ -452,14 +447,21 @@ struct Output {
     for (int i = 0; i < rounds; ++i) {
       is[i] = (i * 32 + 32 <= vectors || i * 32 + lane < vectors) && (i * 32 + lane) * Width < left;
     }
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      if (c >= channels) break;
+    const auto copy_channel = [&](int c) {
+      const auto from = from_channel(c);
 #pragma unroll
       for (int i = 0; i < rounds; ++i) {
-        if (is[i]) *reinterpret_cast<Words<Width>*>(to + i * 32 * Width) = from(c, (i * 32 + lane) * Width);
+        if (is[i]) *reinterpret_cast<Words<Width>*>(to + i * 32 * Width) = from((i * 32 + lane) * Width);
       }
       to += y_channel;
+      device::forget(to);  // or the places of all channels would be kept from row to row
+    };
+    if (channels == 8) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) copy_channel(c);
+    } else {
+#pragma unroll 1
+      for (int c = 0; c < channels; ++c) copy_channel(c);
     }
   }
 };
@@ -481,7 +483,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   unsigned char* shared = device::dynamic_shared_memory();
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
   float* bias = reinterpret_cast<float*>(shared + t.places.bias);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, g = lane / 4, l = lane % 4;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, l = lane % 4;
+  const auto warp = static_cast<int>(device::uniform(threadIdx.x / 32));
 
   const Block b = make_block(p, blockIdx.x);
   // The weights are asked for first: what is read after them, for which memory takes longer, would return before them.

@@ -24,14 +24,14 @@ struct Params {
   AxisParams h, w_axis;
   Tiling t;
   int32_t cin, cout, kernel_h;
-  int32_t strip_bits;                           // a block has 2^strip_bits strips
-  int32_t x_column;                             // 1
-  bool aligned;                                 // of 16 bits, words of two columns begin where rows of x do
-  int32_t store_width;                          // elements of y that can be written at once
-  Divisor chunks, strip_blocks, tiles, groups;  // of a block's index
-  Divisor window;                               // of a weight's index: phases of a row x columns of x
-  int32_t tap_columns[most_stride * 3];         // the kernel's column of a phase and a column of x; or -1
-  uint32_t rows[most_phases][most_rows];        // of x, of a phase: taps of the phases and columns; kernel row << 16
+  int32_t strip_bits;                               // a block has 2^strip_bits strips
+  int32_t x_column;                                 // 1
+  bool aligned;                                     // of 16 bits, words of two columns begin where rows of x do
+  int32_t store_width;                              // elements of y that can be written at once
+  Divisor chunks, strip_blocks, tiles, groups;      // of a block's index
+  Divisor window;                                   // of a weight's index: phases of a row x columns of x
+  int32_t tap_columns[most_stride * most_columns];  // the kernel's column of a phase and a column of x; or -1
+  uint32_t rows[most_phases][most_rows];  // of x, of a phase: taps of the phases and columns; kernel row << 16
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
 

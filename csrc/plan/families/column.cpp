@@ -29,10 +29,7 @@ std::vector<int64_t> channel_choices(const Problem& p) {
 
 // Why no configuration of the column family takes the problem; empty if one may.
 std::string column_refusal(const Problem& p) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (p.in_channels == 0) return "takes at least one input channel";
   constexpr int64_t limit = int64_t{1} << 30;
   if (p.kernel_h > column::most_columns || p.kernel_w > column::most_columns ||

@@ -12,15 +12,6 @@ constexpr int64_t threads_limit = std::numeric_limits<int32_t>::max() - slack;
 
 std::string number(int64_t n) { return std::to_string(n); }
 
-// Why no configuration of the family takes the problem; empty if one may.
-std::string family_refusal(const Problem& p) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
-  return "";
-}
-
 // Every offset inside an image is computed in 32 bits, tiles that reach beyond its end included.
 constexpr int64_t image_limit = int64_t{1} << 30;
 
@@ -352,7 +343,7 @@ double estimate(const Config& config, const Problem& p, const DeviceInfo& device
 }  // namespace
 
 void depthwise_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
-  const std::string refusal = family_refusal(p);
+  const std::string refusal = forward_refusal(p);
   for (int32_t row = 0; row < depthwise::config_count; ++row) {
     const Config& config = depthwise::configs[row];
     Candidate c = fitting(Algorithm::depthwise, config.name, row);

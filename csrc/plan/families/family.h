@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "../../kernels/slower.h"
 #include "../planner.h"
 #include "../refusal.h"
 
@@ -29,6 +30,8 @@ inline constexpr int64_t most_copied_bytes = int64_t{1} << 30;
 inline double copying_seconds(const DeviceInfo& device, double bytes) {
   return 1.5e-6 + 2 * bytes / (0.77 * device.bandwidth);
 }
+
+inline Slower slower(const DeviceInfo& device) { return {4.8e12 / device.bandwidth, 132.0 / device.multiprocessors}; }
 
 // Whether the elements of a dimension are `expected` apart, as far as it has several.
 inline bool dense(int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; }
@@ -53,6 +56,27 @@ inline Candidate fitting(Algorithm algorithm, const std::string& configuration, 
 inline const Candidate& faster(const Candidate& first, const Candidate& second) {
   const bool better = second.fits() && (!first.fits() || second.estimated_seconds < first.estimated_seconds);
   return better ? second : first;
+}
+
+// Why a family of the forward operation, of float32, float16 and bfloat16, does not take the problem; empty if it may.
+inline std::string forward_refusal(const Problem& p) {
+  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
+    return std::string("has no ") + name(p.dtype);
+  }
+  return "";
+}
+
+// The same of one that computes every offset inside an output image in 32 bits, tiles that reach beyond its end
+// included.
+inline std::string image_refusal(const Problem& p) {
+  constexpr int64_t limit = int64_t{1} << 30;
+  for (int64_t size : {checked_mul(checked_mul(p.out_channels, p.out_h), p.out_w), p.in_channels, p.in_h, p.in_w,
+                       p.padding_h, p.padding_w, checked_mul(p.kernel_h, p.dilation_h),
+                       checked_mul(p.kernel_w, p.dilation_w), checked_mul(p.kernel_h, p.kernel_w)}) {
+    if (size >= limit) return "takes images of less than 2^30 elements";
+  }
+  return "";
 }
 
 // Why no kernel of Hopper's instructions runs on the device; empty if one does.

@@ -11,10 +11,7 @@ namespace {
 
 // Why no configuration of the family takes the problem; empty if one may.
 std::string few_positions_refusal(const Problem& p) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (p.in_channels == 0) return "takes at least one input channel";
   constexpr int64_t most = few_positions::most_positions, taps = few_positions::most_columns, limit = int64_t{1} << 30;
   if (p.in_h > most || p.in_w > most || p.in_h * p.in_w > most) {

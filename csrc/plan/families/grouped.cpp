@@ -10,10 +10,7 @@ namespace {
 // Why no configuration of the grouped family takes the problem; empty if one may.
 std::string grouped_refusal(const Problem& p, const DeviceInfo& device) {
   const auto number = [](int64_t n) { return std::to_string(n); };
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (device.compute_capability < 80) return "needs tensor cores of sm_80";
   const int64_t most = grouped::most_channels;
   if (p.in_channels_per_group() > most) {
@@ -30,14 +27,7 @@ std::string grouped_refusal(const Problem& p, const DeviceInfo& device) {
   }
   const auto format = memory_format(p.y_sizes(), p.y_strides);
   if (format == MemoryFormat::strided) return "writes contiguous outputs only";
-  // Inside an image every offset is computed in 32 bits, tiles that reach beyond its end included.
-  constexpr int64_t limit = int64_t{1} << 30;
-  for (int64_t size : {checked_mul(checked_mul(p.out_channels, p.out_h), p.out_w), p.in_h, p.in_w, p.padding_h,
-                       p.padding_w, checked_mul(p.kernel_h, p.dilation_h), checked_mul(p.kernel_w, p.dilation_w),
-                       checked_mul(p.kernel_h, p.kernel_w)}) {
-    if (size >= limit) return "takes images of less than 2^30 elements";
-  }
-  return "";
+  return image_refusal(p);
 }
 
 }  // namespace
@@ -58,7 +48,7 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
       out.push_back(refuse(Algorithm::grouped, config.name, reason));
       continue;
     }
-    const grouped::Slower on_device{4.8e12 / device.bandwidth, 132.0 / device.multiprocessors};
+    const Slower on_device = slower(device);
     const grouped::Tiling t =
         grouped::tiling(config, p, std::min<int64_t>(device.shared_memory_per_block, 227 << 10), on_device);
     if (t.shared_bytes > device.shared_memory_per_block) {

@@ -11,10 +11,7 @@ namespace convt {
 
 // Why no implicit GEMM takes the problem, whatever the device; empty if one may.
 inline std::string implicit_gemm_refusal(const Problem& p) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (p.kernel_h > implicit_gemm::most_taps || p.kernel_w > implicit_gemm::most_taps ||
       p.kernel_h * p.kernel_w > implicit_gemm::most_taps) {
     return "takes kernels of at most " + std::to_string(implicit_gemm::most_taps) + " taps";

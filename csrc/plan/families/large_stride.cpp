@@ -10,10 +10,7 @@ namespace {
 
 // Why no configuration of the large-stride family takes the problem; empty if one may.
 std::string large_stride_refusal(const Problem& p, const DeviceInfo& device) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (device.compute_capability < 80) return "needs the tensor cores of sm_80";
   if (p.in_channels == 0) return "takes at least one input channel";
   if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";

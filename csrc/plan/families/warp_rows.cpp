@@ -11,10 +11,7 @@ namespace {
 // Why no configuration of the warp_rows family takes the problem; empty if one may.
 std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
   const auto number = [](int64_t n) { return std::to_string(n); };
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  if (p.dtype != DataType::float32 && p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) {
-    return std::string("has no ") + name(p.dtype);
-  }
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (device.compute_capability < 80) return "needs tensor cores of sm_80";
   if (p.in_channels_per_group() > warp_rows::most_channels) {
     return "takes at most " + number(warp_rows::most_channels) + " input channels a group, not " +
@@ -28,14 +25,8 @@ std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
   }
   if (p.in_w > 1 && p.x_strides[3] != 1) return "takes inputs whose rows are contiguous in memory";
   if (memory_format(p.y_sizes(), p.y_strides) != MemoryFormat::contiguous) return "writes contiguous outputs only";
-  // Inside an image every offset is computed in 32 bits, warps that reach beyond its end included.
-  constexpr int64_t limit = int64_t{1} << 30;
-  for (int64_t size : {checked_mul(checked_mul(p.out_channels, p.out_h), p.out_w), p.in_h, p.in_w, p.padding_h,
-                       p.padding_w, checked_mul(p.kernel_h, p.dilation_h), checked_mul(p.kernel_w, p.dilation_w),
-                       checked_mul(p.kernel_h, p.kernel_w)}) {
-    if (size >= limit) return "takes images of less than 2^30 elements";
-  }
-  // So are products with strides, but that from image to image.
+  if (std::string reason = image_refusal(p); !reason.empty()) return reason;
+  // Products with strides, but that from image to image, are of 32 bits each.
   const auto large = [](int64_t size, int64_t stride) {
     return size > 1 && std::abs(stride) > std::numeric_limits<int32_t>::max();
   };
@@ -88,7 +79,7 @@ void warp_rows_candidates(const Problem& p, const DeviceInfo& device, std::vecto
       refused(reason);
       continue;
     }
-    const warp_rows::Slower on_device{4.8e12 / device.bandwidth, 132.0 / device.multiprocessors};
+    const Slower on_device = slower(device);
     const auto [t, seconds] = warp_rows::choose(config, p, on_device);
     const int64_t grid = warp_rows::blocks(t, p);
     if (grid > std::numeric_limits<int32_t>::max()) {
