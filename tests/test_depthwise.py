@@ -269,6 +269,8 @@ FIVE = Problem(16, 256, 256, (56, 56), (5, 5), (2, 2), (2, 2), (1, 1), 256)
 DILATED = Problem(16, 16, 16, (256, 33), (3, 3), (1, 1), (10, 1), (0, 0), 16, (5, 1))
 SMALL = Problem(1, 16, 16, (67, 33), (3, 3), (1, 1), (4, 1), (0, 0), 16, (2, 1))
 ODD = Problem(8, 49, 49, (48, 63), (4, 4), (2, 2), (1, 1), (0, 0), 49)
+STATIONARY = Problem(8, 3, 3, (268, 256), (4, 1), (1, 1), (0, 0), (0, 0), 3, (4, 1))
+FREQUENCIES = Problem(16, 32, 32, (501, 33), (1, 5), (1, 1), (0, 2), (0, 0), 32)
 WAVELET = Problem(8, 12, 3, (129, 129), (4, 4), (2, 2), (2, 2), (0, 0), 3)
 
 
@@ -304,6 +306,9 @@ def test_real_layers_are_planned(p, configuration, dtype):
         # Channels and widths that no vector divides.
         (ODD, torch.channels_last, "nhwc_4x4_s2_p1_elements", "nhwc_4x4_s2_p1_elements"),
         (ODD, torch.contiguous_format, "nchw_4x4_s2_p1", "nchw_4x4_s2_p1"),
+        (STATIONARY, torch.channels_last, "nhwc_4x1_s1_elements", "nhwc_4x1_s1_elements"),
+        (STATIONARY, torch.contiguous_format, "nchw_4x1_s1", "nchw_4x1_s1"),
+        (FREQUENCIES, torch.channels_last, "nhwc_1x5_s1", "nhwc_1x5_s1"),
     ],
 )
 def test_layers_are_planned(p, memory, wide, narrow):

@@ -12,7 +12,7 @@
 namespace convt {
 namespace {
 
-int together = 0, narrow = 0, bare = 0, several = 0;
+int together = 0, narrow = 0, odd = 0, bare = 0, several = 0;
 
 Problem random_problem(int64_t stride_w) {
   Problem p;
@@ -66,7 +66,7 @@ bool run() {
   bare += busy_phases(phases(p.axis_h()), p.stride_h) < p.stride_h;
   const warp_rows::Params params =
       warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
-  narrow += params.store_width * sizeof(Scalar) < 16;
+  narrow += params.store_width * sizeof(Scalar) < 16, odd += !params.aligned;
   simt::launch(
       dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block, static_cast<size_t>(t.shared_bytes), [&] {
         if (sizeof(Scalar) == 4 || params.aligned) {
@@ -100,8 +100,8 @@ int main(int argc, char** argv) {
                        : convt::run<convt::BFloat16, false>(stride, row);
   });
   std::printf(
-      "%d with strips side by side, %d whose rows are not whole vectors, %d with rows without taps, %d of several "
-      "strips\n",
-      convt::together, convt::narrow, convt::bare, convt::several);
+      "%d with strips side by side, %d whose rows are not whole vectors, %d whose rows of x begin within words, "
+      "%d with rows without taps, %d of several strips\n",
+      convt::together, convt::narrow, convt::odd, convt::bare, convt::several);
   return status;
 }
