@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 import simt_program
 import torch
-from forced import candidates_of, explained, forced_if_it_fits
+from forced import (
+    candidates_of,
+    check_the_last_image,
+    check_those_taken,
+    explained,
+    forced_if_it_fits,
+    precise,
+)
 from reference import (
     Problem,
-    assert_parity,
     lay_out,
-    poison_allocator,
-    problem_count,
     random_tensor,
-    reference,
     rule_of_forward,
     spoilt_operands,
 )
@@ -163,25 +166,16 @@ def operands(p, dtype, rng, memory):
 @pytest.mark.parametrize("precision", ("tf32", "ieee", "float16", "bfloat16"))
 @pytest.mark.parametrize("configuration", NAMES)
 def test_random_problems(configuration, precision, layout):
-    rng = random.Random(f"{configuration} {precision} {layout}")
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    dtype = torch.float32 if precision in ("tf32", "ieee") else getattr(torch, precision)
-    ran = 0
-    for _ in range(problem_count(10)):
-        most = STEPS.get(configuration.split("/")[1])
+    dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {layout}")
+    most = STEPS.get(configuration.split("/")[1])
+
+    def draw():
         p = problem(rng, most, 1 if dtype == torch.float32 else 2) if most else tiled_problem(rng)
-        x, w, b = operands(p, dtype, rng, layout)
-        poison_allocator(p.y_shape, dtype=dtype)
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is None:
-            continue
-        ran += 1
-        rule_of_forward(p, x, w, b, precision)(result)
-        for _ in range(2):
-            poison_allocator(p.y_shape, dtype=dtype)
-            assert torch.equal(forced_if_it_fits(configuration, x, w, b, p), result)
+        return p, *operands(p, dtype, rng, layout)
+
+    taken = check_those_taken(configuration, precision, draw, 10)
     refused = {"ieee": ("tile_128x128", "k48_n32", "k96_n32"), "tf32": ("k48_n32",)}.get(precision, ("k96", "k96_n32"))
-    assert (ran == 0) == configuration.endswith(refused)
+    assert (taken == 0) == configuration.endswith(refused)
 
 
 @pytest.mark.gpu
@@ -216,8 +210,4 @@ def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
 @pytest.mark.gpu
 def test_more_images_than_a_grid_is_high():
     p = Problem(70_000, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
-    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
-    torch.backends.cudnn.allow_tf32 = False
-    result = forced_if_it_fits("large_stride/k96", x, w, None, p)
-    last = Problem(1, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
-    assert_parity(result[-1:], None, reference(last, "forward", x=x[-1:], w=w))
+    check_the_last_image("large_stride/k96", p)

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from forced import check_every_stream, dtype_of, explained
+from forced import check_every_stream, explained, precise
 from reference import (
     COMPLEX,
     MEMORY,
@@ -315,8 +315,7 @@ EVERY_FAMILY = {
 @pytest.mark.parametrize("configuration", EVERY_FAMILY)
 def test_layers_for_every_stream_are_taken(configuration):
     precision, p, layout = EVERY_FAMILY[configuration]
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    plan = explained(p, dtype_of(precision), FORMATS[layout])
+    plan = explained(p, precise(precision), FORMATS[layout])
     (candidate,) = [c for c in plan.candidates if f"{c.algorithm}/{c.configuration}" == configuration]
     assert candidate.fits, candidate.refusal
 

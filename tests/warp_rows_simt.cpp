@@ -69,11 +69,11 @@ bool run() {
   narrow += params.store_width * sizeof(Scalar) < 16, odd += !params.aligned;
   simt::launch(
       dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block, static_cast<size_t>(t.shared_bytes), [&] {
-        if (sizeof(Scalar) == 4 || params.aligned) {
-          warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, true>(params);
-        } else {
-          warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, sizeof(Scalar) == 4>(params);
+        if constexpr (sizeof(Scalar) == 2) {
+          if (!params.aligned)
+            return warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, false>(params);
         }
+        warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, true>(params);
       });
   return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : rounded, roundings_of_sums<Strict>);
 }
