@@ -1,9 +1,9 @@
 // Times cuts of a family that has them: how a problem is divided among blocks, which the planner chooses by a model
-// (`seconds` in the config.h of csrc/kernels/grouped and csrc/kernels/warp_rows). Without torch, so that a kernel is
+// (`seconds` in the config.h of csrc/kernels/grouped, rolling_rows and warp_rows). Without torch, so that a kernel is
 // tried within a minute and a half:
 //
 //   nvcc -std=c++20 -O3 --expt-relaxed-constexpr -arch=sm_90a -Icsrc -o cuts
-//       benchmarks/cuts.cpp csrc/kernels/{grouped,warp_rows}/launch.cu $(find csrc/plan -name '*.cpp')
+//       benchmarks/cuts.cpp csrc/kernels/{grouped,rolling_rows,warp_rows}/launch.cu $(find csrc/plan -name '*.cpp')
 //   ./cuts grouped benchmarks/data/cases.csv 200 kb75 kb81 > cuts.csv
 //
 // For every precision (TF32, strict float32, float16), layout and configuration that takes the case: the model's choice
@@ -23,6 +23,8 @@
 
 #include "kernels/grouped/config.h"
 #include "kernels/grouped/launch.h"
+#include "kernels/rolling_rows/config.h"
+#include "kernels/rolling_rows/launch.h"
 #include "kernels/scalar.h"
 #include "kernels/warp_rows/config.h"
 #include "kernels/warp_rows/launch.h"
@@ -108,7 +110,6 @@ using Timed = std::pair<double, Cut>;  // with the modelled time
 struct Grouped {
   static constexpr const auto& configs = grouped::configs;
   static constexpr auto algorithm = Algorithm::grouped;
-  static constexpr int32_t block = grouped::block;
   static constexpr auto launch = grouped::launch;
 
   const grouped::Config& config;
@@ -122,6 +123,8 @@ struct Grouped {
                grouped::shared_columns(p.axis_w(), phases(p.axis_w()), ceil_div<int64_t>(p.stride_w, batches))};
   }
   grouped::Tiling tiling(const Cut& cut) const { return grouped::tiling(config, problem, cut); }
+  int64_t grid(const grouped::Tiling& t) const { return blocks(t, problem); }
+  static int32_t block(const grouped::Tiling&) { return grouped::block; }
   double seconds(const grouped::Tiling& t) const {
     return grouped::seconds(t, config, problem, h, columns, t.chunk_rows, {});
   }
@@ -162,7 +165,6 @@ struct Grouped {
 struct WarpRows {
   static constexpr const auto& configs = warp_rows::configs;
   static constexpr auto algorithm = Algorithm::warp_rows;
-  static constexpr int32_t block = warp_rows::block;
   static constexpr auto launch = warp_rows::launch;
 
   const warp_rows::Config& config;
@@ -171,6 +173,8 @@ struct WarpRows {
 
   WarpRows(int32_t row, const Problem& p) : config(configs[row]), problem(p) {}
   warp_rows::Tiling tiling(const Cut& cut) const { return warp_rows::tiling(config, problem, cut); }
+  int64_t grid(const warp_rows::Tiling& t) const { return blocks(t, problem); }
+  static int32_t block(const warp_rows::Tiling&) { return warp_rows::block; }
   double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, h, w, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
@@ -190,6 +194,45 @@ struct WarpRows {
   }
 };
 
+struct RollingRows {
+  static constexpr const auto& configs = rolling_rows::configs;
+  static constexpr auto algorithm = Algorithm::rolling_rows;
+  static constexpr auto launch = rolling_rows::launch;
+  static constexpr int64_t multiprocessors = 132;
+
+  const rolling_rows::Config& config;
+  const Problem& problem;
+
+  RollingRows(int32_t row, const Problem& p) : config(configs[row]), problem(p) {}
+  rolling_rows::Tiling tiling(const Cut& cut) const { return rolling_rows::tiling(config, problem, cut); }
+  int64_t grid(const rolling_rows::Tiling& t) const {
+    return rolling_rows::blocks(t, problem, multiprocessors, most_shared_bytes);
+  }
+  static int32_t block(const rolling_rows::Tiling& t) { return 32 * t.warps; }
+  double seconds(const rolling_rows::Tiling& t) const {
+    return rolling_rows::seconds(t, config, problem, multiprocessors, most_shared_bytes, {});
+  }
+  std::vector<Cut> cuts() const {
+    const Problem& p = problem;
+    const int64_t rows = rolling_rows::frames(p.axis_h()).reach, columns = rolling_rows::frames(p.axis_w()).reach;
+    const int64_t outputs = p.out_channels_per_group() * p.stride_h * p.stride_w;
+    if (rows > config.rows || columns > config.columns || outputs > 8 * config.tiles) return {};
+    if (rolling_rows::channels_last(p) && p.groups > 1) return {};
+    const auto chosen = rolling_rows::choose(config, p, multiprocessors, most_shared_bytes, {});
+    if (chosen.seconds == 0) return {};
+    std::vector<Cut> result{rolling_rows::cut_of(chosen.tiling)};
+    const int64_t most = rolling_rows::frames(p.axis_h()).count;
+    for (int32_t warps = rolling_rows::most_warps; warps > 0; warps /= 2) {
+      for (int32_t splits = 1; splits <= warps && splits < 2 * chosen.tiling.steps; splits *= 2) {
+        for (int32_t of_warp = 1; of_warp < 2 * most; of_warp += of_warp < 4 ? 1 : of_warp / 3) {
+          result.push_back({warps, splits, of_warp});
+        }
+      }
+    }
+    return result;
+  }
+};
+
 // The model's choice, then others by their modelled time.
 template <class Family>
 std::vector<Timed> timed_cuts(const Family& family, const Problem& p) {
@@ -198,7 +241,7 @@ std::vector<Timed> timed_cuts(const Family& family, const Problem& p) {
   for (const Cut& cut : family.cuts()) {
     if (!seen.insert(cut).second) continue;
     const auto t = family.tiling(cut);
-    if (t.shared_bytes > most_shared_bytes || blocks(t, p) > std::numeric_limits<int32_t>::max()) continue;
+    if (t.shared_bytes > most_shared_bytes || family.grid(t) > std::numeric_limits<int32_t>::max()) continue;
     result.emplace_back(family.seconds(t), cut);
   }
   if (!result.empty()) std::sort(result.begin() + 1, result.end());
@@ -228,7 +271,8 @@ void measure(const std::string& name, const Problem& p, bool channels_last, int 
       const auto& [seconds, cut] = cuts[i];
       Plan plan;
       plan.algorithm = Family::algorithm, plan.configuration = row, plan.cut = cut;
-      plan.grid = blocks(family.tiling(cut), p), plan.block = Family::block;
+      const auto t = family.tiling(cut);
+      plan.grid = family.grid(t), plan.block = family.block(t);
       std::vector<float> us;
       for (int sample = 0; sample < (i == 0 ? 15 : 5); ++sample) {
         float ms = 0;
@@ -293,10 +337,12 @@ int run(const char* path, int count, const std::set<std::string>& names) {
 
 int main(int argc, char** argv) {
   const std::string family = argc < 2 ? "" : argv[1];
-  if (argc < 5 || (family != "grouped" && family != "warp_rows")) {
-    std::fprintf(stderr, "usage: %s grouped|warp_rows CASES.csv CUTS CASE...\n", argv[0]);
+  if (argc < 5 || (family != "grouped" && family != "rolling_rows" && family != "warp_rows")) {
+    std::fprintf(stderr, "usage: %s grouped|rolling_rows|warp_rows CASES.csv CUTS CASE...\n", argv[0]);
     return 2;
   }
-  const auto run = family == "grouped" ? convt::run<convt::Grouped> : convt::run<convt::WarpRows>;
+  const auto run = family == "grouped"        ? convt::run<convt::Grouped>
+                   : family == "rolling_rows" ? convt::run<convt::RollingRows>
+                                              : convt::run<convt::WarpRows>;
   return run(argv[2], std::atoi(argv[3]), {argv + 4, argv + argc});
 }

@@ -77,7 +77,7 @@ def test_no_cuda_in_the_planner_and_nothing_above_it():
     # model of time is told of a device: host code.
     assert found == []
     kernels = {name for _, name in includes("plan") if "kernels/" in name}
-    seen = ("/config.h", "/name.h", "/tiling.h", "/blocking.h", "/params.h", "/slower.h")
+    seen = ("/config.h", "/name.h", "/tiling.h", "/blocking.h", "/params.h")
     assert all(name.endswith(seen) for name in kernels)
     assert [pair for pair in includes("kernels") if "ops/" in pair[1]] == []
 

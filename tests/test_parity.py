@@ -298,6 +298,7 @@ EVERY_FAMILY = {
     "depthwise/any": ("float16", DEPTHWISE, "nchw"),
     "grouped/mma_n8": ("tf32", Problem(4, 32, 32, (33, 40), (3, 5), (2, 2), (1, 2), (0, 0), 4), "nchw"),
     "warp_rows/2x2": ("ieee", Problem(4, 32, 32, (33, 40), (3, 3), (2, 2), (1, 1), (1, 1), 4), "nchw"),
+    "rolling_rows/2x2_n16": ("ieee", Problem(4, 48, 3, (40, 41), (4, 4), (2, 2), (1, 1)), "nchw"),
     "column/n32_p96": ("ieee", Problem(2, 48, 4, (40, 41), (3, 3), (1, 1), (1, 1)), "nchw"),
     "few_positions/p4": ("float16", Problem(2, 256, 64, (1, 2), (4, 4)), "nchw"),
     "large_stride/tile_64x64": ("tf32", Problem(2, 32, 16, (9, 9), (16, 16), (8, 8), (4, 4)), "nchw"),

@@ -26,6 +26,7 @@
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
 #include "../kernels/large_stride/launch.h"
+#include "../kernels/rolling_rows/launch.h"
 #include "../kernels/warp_rows/launch.h"
 #include "checks.h"
 #include "devices.h"
@@ -185,6 +186,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::warp_rows:
       C10_CUDA_CHECK(warp_rows::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::rolling_rows:
+      C10_CUDA_CHECK(rolling_rows::launch(plan, problem, operands, stream));
       return;
     case Algorithm::few_positions:
       C10_CUDA_CHECK(few_positions::launch(plan, problem, operands, stream));

@@ -25,6 +25,7 @@ enum class Algorithm : int32_t {
   large_stride,             // csrc/kernels/large_stride
   grouped,                  // csrc/kernels/grouped
   warp_rows,                // csrc/kernels/warp_rows
+  rolling_rows,             // csrc/kernels/rolling_rows
   few_positions,            // csrc/kernels/few_positions
   aten,                     // ATen's convolution; gradients only, until their fast kernels exist
 };

@@ -15,6 +15,7 @@
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/name.h"
 #include "../kernels/large_stride/config.h"
+#include "../kernels/rolling_rows/config.h"
 #include "../kernels/warp_rows/config.h"
 #include "calibration.h"
 #include "families/family.h"
@@ -50,6 +51,7 @@ const Family families[] = {
     {Algorithm::depthwise, "depthwise", names_of<depthwise::configs>, depthwise_candidates},
     {Algorithm::grouped, "grouped", names_of<grouped::configs>, grouped_candidates},
     {Algorithm::warp_rows, "warp_rows", names_of<warp_rows::configs>, warp_rows_candidates},
+    {Algorithm::rolling_rows, "rolling_rows", names_of<rolling_rows::configs>, rolling_rows_candidates},
     {Algorithm::few_positions, "few_positions", names_of<few_positions::configs>, few_positions_candidates},
     {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},

@@ -756,6 +756,10 @@ template <int Bytes>
 void cp_async(SharedAddress shared, const void* global, int valid_bytes) {
   cp_async<Bytes>(reinterpret_cast<void*>(shared), global, valid_bytes);
 }
+template <int Bytes>
+void cp_async_if(bool is, SharedAddress shared, const void* global) {
+  cp_async<Bytes>(shared, global, is ? Bytes : 0);
+}
 inline void cp_async_commit() {
   simt::AsyncQueue& q = simt::block->current->copies;
   q.groups.push_back(std::move(q.open));

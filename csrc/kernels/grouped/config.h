@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "../../plan/problem.h"
+#include "../../plan/slower.h"
 #include "../phases.h"
-#include "../slower.h"
 
 namespace convt::grouped {
 

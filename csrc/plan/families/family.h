@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "../../kernels/slower.h"
 #include "../planner.h"
 #include "../refusal.h"
+#include "../slower.h"
 
 namespace convt {
 
@@ -113,6 +113,7 @@ Candidates large_stride_candidates;
 Candidates direct_candidates;
 Candidates grouped_candidates;
 Candidates warp_rows_candidates;
+Candidates rolling_rows_candidates;
 Candidates few_positions_candidates;
 Candidates aten_candidates;
 
