@@ -179,10 +179,11 @@ def test_misaligned_inputs(precision, offset, memory):
 def test_real_layers(layer, precision, memory):
     dtype = precise(precision)
     p = LAYERS[layer]
-    x = random_tensor(p.x_shape, dtype, "cuda").contiguous(memory_format=MEMORY[memory])
-    w, b = random_tensor(p.w_shape, dtype, "cuda"), random_tensor((p.out_channels,), dtype, "cuda")
+    x, w = random_tensor(p.x_shape, dtype, "cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    b = random_tensor((p.out_channels,), dtype, "cuda")
     if precision == "tf32":
         x, w = round_to_tf32(x), round_to_tf32(w)
+    x = x.contiguous(memory_format=MEMORY[memory])
     direct = forced("direct/thread_per_output", x, w, b, p)
     # Both round once to the output's dtype and sum in float32 in another order.
     limit = direct.float().abs().max().item() * (3 * torch.finfo(dtype).eps if dtype != torch.float32 else 2e-5)

@@ -35,7 +35,6 @@ inline constexpr int32_t step_bytes = 32;   // of channels of a pixel, that are 
 inline constexpr int32_t stages = 3;        // steps of x that a warp has in shared memory
 inline constexpr int32_t halo_bytes = 16;   // of a row of x in front of a warp's first frame
 inline constexpr int32_t halo_pixels = 4;   // the same of channels_last
-inline constexpr int32_t most_splits = 16;  // warps that share the channels of the same outputs
 
 // Strict float32 has three words of a pixel where others have two: fewer pixels fit into registers.
 constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict ? 2 : c.pixel_tiles; }

@@ -756,6 +756,7 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
             __syncwarp();
           }
           if (__any_sync(0xffffffffu, bad)) {
+            __syncwarp();  // the outputs are stored
             repair<Scalar, Strict, Last>(p, part, row, group, outputs);
           }
         }

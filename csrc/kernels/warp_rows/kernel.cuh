@@ -153,10 +153,10 @@ struct Window {
           if constexpr (All || Aligned) {
             load_if<4>(low, from + 2 * k, &raw[e][k]);
           } else {
-            uint32_t half;
+            uint32_t element;
             load_if<4>(low && high, from + 2 * k, &raw[e][k]);
-            load_if<2>(low != high, from + 2 * k + (low ? 0 : 1), &half);
-            raw[e][k] |= low ? half : half << 16;
+            load_if<2>(low != high, from + 2 * k + (low ? 0 : 1), &element);
+            raw[e][k] |= low ? element : element << 16;
           }
         }
       }

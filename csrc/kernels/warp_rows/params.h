@@ -54,8 +54,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.cin = static_cast<int32_t>(p.in_channels_per_group()), q.cout = static_cast<int32_t>(p.out_channels_per_group());
   q.kernel_h = static_cast<int32_t>(p.kernel_h);
   while (1 << q.strip_bits < t.block_strips) ++q.strip_bits;
-  q.aligned =
-      bytes == 4 || common_width(o.x, bytes, {used(p.batch, p.x_strides[0]), q.x_channel, q.x_row, p.in_w}, 2) == 2;
+  q.aligned = bytes == 4 || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
   q.store_width =
       common_width(o.result, bytes, {used(p.batch, p.y_strides[0]), used(p.out_channels, p.y_strides[1]), p.out_w},
                    static_cast<int32_t>(16 / bytes));

@@ -12,12 +12,8 @@ namespace family = gemm_fold_sm90;
 
 // Why no configuration of the family takes the problem; empty if all may.
 std::string refusal(const Problem& p, const DeviceInfo& device) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
-  const bool tf32 = p.dtype == DataType::float32;
-  if (p.dtype != DataType::float16 && p.dtype != DataType::bfloat16 && !tf32) {
-    return std::string("has no ") + name(p.dtype);
-  }
-  if (tf32 && p.precision == Precision::ieee) return "computes float32 in TF32";
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
+  if (p.dtype == DataType::float32 && p.precision == Precision::ieee) return "computes float32 in TF32";
   if (const std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (p.in_channels == 0) return "takes at least one input channel";
   constexpr int64_t limit = int64_t{1} << 30;
