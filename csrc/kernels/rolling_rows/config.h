@@ -30,11 +30,11 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t most_warps = 16;   // of a block, and of a multiprocessor
-inline constexpr int32_t step_bytes = 32;   // of channels of a pixel, that are multiplied at a time
-inline constexpr int32_t stages = 3;        // steps of x that a warp has in shared memory
-inline constexpr int32_t halo_bytes = 16;   // of a row of x in front of a warp's first frame
-inline constexpr int32_t halo_pixels = 4;   // the same of channels_last
+inline constexpr int32_t most_warps = 16;  // of a block, and of a multiprocessor
+inline constexpr int32_t step_bytes = 32;  // of channels of a pixel, that are multiplied at a time
+inline constexpr int32_t stages = 3;       // steps of x that a warp has in shared memory
+inline constexpr int32_t halo_bytes = 16;  // of a row of x in front of a warp's first frame
+inline constexpr int32_t halo_pixels = 4;  // the same of channels_last
 
 // Strict float32 has three words of a pixel where others have two: fewer pixels fit into registers.
 constexpr int32_t pixel_tiles(const Config& c, bool strict) { return strict ? 2 : c.pixel_tiles; }
@@ -185,18 +185,19 @@ struct Model {
   // their part where lanes store them; of warps that add up; of a part.
   double step, product, pixels, narrow, words, elements, row, outputs, direct, split, part;
   double alone;    // warps of a scheduler up to which they do not make each other wait
-  double overlap;  // of the shorter one of memory and clocks that is not hidden
-  double again;    // of a part's first rows, which others read too, that come from memory
+  double rate;     // of memory, TB/s: of what is not hidden behind the clocks, with
+  double overlap;  // the part of the shorter one of the two that is not
 };
 inline constexpr Model models[] = {
     // TF32, strict float32, 16 bits
-    {4.3, 0.060, 0.0031, 77, 2.1, 49, 56, 0, 0, 336, 44, 0.01, 98, 92, 2.9, 0.42, 1.5},
-    {3.4, 0.095, 0.0006, 135, 14.6, 44, 71, 0, 0, 268, 48, 0.46, 92, 3, 2.7, 0.38, 0},
-    {4.5, 0.051, 0.0038, 160, 3.1, 24, 54, 419, 1061, 357, 25, 0.86, 134, 45, 2.7, 0.60, 3.5},
+    {4.3, 0.059, 0.0032, 67, 2.5, 54, 60, 0, 0, 301, 42, 0.01, 97, 261, 2.8, 3.1, 0.34},
+    {3.3, 0.091, 0.0007, 0, 14.6, 115, 67, 0, 0, 283, 51, 0.53, 88, 5, 2.7, 1.8, 0.23},
+    {4.6, 0.050, 0.0038, 154, 3.6, 27, 55, 428, 1074, 341, 13, 0.65, 143, 198, 2.7, 7.0, 0.66},
 };
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_t multiprocessors,
                       int64_t shared_memory, const Slower& on_device) {
   constexpr double clocks_of_us = 1750;
+  constexpr double again = 0.5;  // of a part's first rows, which others read too, that come from memory
   const bool is_strict = strict(p);
   const int64_t bytes = element_size(p.dtype);
   const Model& m = models[bytes == 2 ? 2 : is_strict ? 1 : 0];
@@ -218,8 +219,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_
       std::min(std::ceil(grid / number(multiprocessors)), number(resident_blocks(t, shared_memory))) * t.warps / 4;
   const double compute = of_warp * std::max(warps, m.alone) / clocks_of_us * on_device.compute;
   const double memory = number(bytes) *
-                        (number(p.x_elements()) * (1 + m.again * (number(reach) - 1) / rows) + number(p.y_elements())) /
-                        4.0e6 * on_device.memory;
+                        (number(p.x_elements()) * (1 + again * (number(reach) - 1) / rows) + number(p.y_elements())) /
+                        (1e6 * m.rate) * on_device.memory;
   const double start = m.start + number(t.weight_bytes) / 1000 * (m.weights + m.weights_alone * 16 / t.warps);
   return 1e-6 * (start + std::max(compute, memory) + m.overlap * std::min(compute, memory));
 }
