@@ -1,6 +1,7 @@
 """Configurations of the planner's, without a GPU; and the forward by one, whatever the planner would choose."""
 
 import math
+import random
 
 import torch
 from reference import (
@@ -10,6 +11,7 @@ from reference import (
     problem_count,
     random_tensor,
     reference,
+    round_to_tf32,
     rule_of_forward,
     spoilt_operands,
 )
@@ -140,6 +142,78 @@ def check_spread(configuration, p, rng, x, w):
             ran += 1
             assert torch.equal(~result.cpu().isfinite(), reached), where
     return ran
+
+
+def check_spread_in_ones(configuration, precision, draw):
+    """The same of eight problems of ones, all of which the configuration takes; an infinity never becomes NaN."""
+    dtype, rng = precise(precision), random.Random(f"{configuration} {precision}")
+    for _ in range(8):
+        p = draw(rng)
+        ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
+        for pair, reached, value, where in spoilt_operands(p, rng, *ones):
+            result = forced(configuration, *pair, None, p).cpu()
+            assert torch.equal(~result.isfinite(), reached), where
+            if value == float("inf"):
+                assert not bool(result.isnan().any())
+
+
+def check_misaligned(configurations, precision, p, offset, memory=torch.contiguous_format):
+    """Inputs that begin `offset` elements behind a multiple of 16 bytes give the same bits."""
+    dtype = precise(precision)
+    x = random_tensor(p.x_shape, dtype, "cuda").contiguous(memory_format=memory)
+    w = random_tensor(p.w_shape, dtype, "cuda")
+    flat = torch.full((x.numel() + offset,), float("nan"), dtype=dtype, device="cuda")
+    shifted = torch.as_strided(flat, x.shape, x.stride(), offset)
+    shifted.copy_(x)
+    for configuration in configurations:
+        assert torch.equal(forced(configuration, shifted, w, None, p), forced(configuration, x, w, None, p))
+
+
+def check_against_direct(family, precision, p, memory=torch.contiguous_format):
+    """The results of all of a family's configurations that take the problem, of layers too large for the CPU."""
+    dtype = precise(precision)
+    x, w = random_tensor(p.x_shape, dtype, "cuda"), random_tensor(p.w_shape, dtype, "cuda")
+    b = random_tensor((p.out_channels,), dtype, "cuda")
+    if precision == "tf32":
+        x, w = round_to_tf32(x), round_to_tf32(w)
+    x = x.contiguous(memory_format=memory)
+    direct = forced("direct/thread_per_output", x, w, b, p)
+    # Both round once to the output's dtype and sum in float32 in another order.
+    limit = direct.float().abs().max().item() * (3 * torch.finfo(dtype).eps if dtype != torch.float32 else 2e-5)
+    ran = 0
+    for configuration, candidate in candidates_of(family, explained(p, dtype, memory)).items():
+        if not candidate.fits:
+            continue
+        ran += 1
+        poison_allocator(p.y_shape, dtype=dtype)
+        result = forced(f"{family}/{configuration}", x, w, b, p)
+        assert result.is_contiguous(memory_format=memory)
+        assert (result.float() - direct.float()).abs().max().item() <= limit
+    assert ran > 0
+
+
+def check_the_largest_numbers(configurations, p):
+    """Strict float32: the first of an element's three parts is rounded, and would be infinite. Kernels are 2x2."""
+    torch.backends.cudnn.allow_tf32 = False
+    x = torch.full(p.x_shape, torch.finfo(torch.float32).max, device="cuda")
+    w = torch.full(p.w_shape, 2.0**-2 / p.in_channels, device="cuda")
+    for configuration in configurations:
+        result = forced(configuration, x, w, None, p)
+        torch.testing.assert_close(result, torch.full_like(result, torch.finfo(torch.float32).max / 4))
+
+
+def check_accuracy(family, p):
+    """Strict float32: no configuration of the family errs more than 1.25 times as much as torch."""
+    torch.backends.cudnn.allow_tf32 = False
+    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    call = torch.nn.functional.conv_transpose2d
+    exact = call(x.double(), w.double(), None, **p.arguments)
+    theirs = torch.linalg.vector_norm(call(x, w, None, **p.arguments).double() - exact)
+    for configuration, candidate in candidates_of(family, explained(p, torch.float32)).items():
+        if candidate.fits:
+            result = forced(f"{family}/{configuration}", x, w, None, p)
+            ours = torch.linalg.vector_norm(result.double() - exact)
+            assert ours <= 1.25 * theirs, (configuration, (ours / theirs).item())
 
 
 def check_the_last_image(configuration, p):

@@ -7,20 +7,21 @@ import simt_program
 import torch
 from forced import (
     candidates_of,
+    check_accuracy,
+    check_against_direct,
+    check_misaligned,
     check_outputs_beyond_32_bits,
     check_random_problems,
+    check_spread_in_ones,
+    check_the_largest_numbers,
     check_the_last_image,
     explained,
-    forced,
     precise,
 )
 from reference import (
     Problem,
     lay_out,
-    poison_allocator,
     random_tensor,
-    round_to_tf32,
-    spoilt_operands,
 )
 
 from convt import _C
@@ -147,83 +148,33 @@ def test_random_problems(configuration, precision, seed):
 @pytest.mark.parametrize("offset", (1, 2, 3, 4, 8))
 @pytest.mark.parametrize("stride", STRIDES)
 def test_misaligned_inputs(precision, offset, stride):
-    dtype = precise(precision)
     p = Problem(2, 16, 32, (7, 40), (2, stride), (2, stride), (1, 1), (0, 0), 2)
-    x, w = random_tensor(p.x_shape, dtype, "cuda"), random_tensor(p.w_shape, dtype, "cuda")
-    flat = torch.full((x.numel() + offset,), float("nan"), dtype=dtype, device="cuda")
-    shifted = torch.as_strided(flat, x.shape, x.stride(), offset)
-    shifted.copy_(x)
-    for configuration in CONFIGURATIONS:
-        assert torch.equal(forced(configuration, shifted, w, None, p), forced(configuration, x, w, None, p))
+    check_misaligned(CONFIGURATIONS, precision, p, offset)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_real_layers(layer, precision):
-    dtype = precise(precision)
-    p = LAYERS[layer]
-    x, w = random_tensor(p.x_shape, dtype, "cuda"), random_tensor(p.w_shape, dtype, "cuda")
-    b = random_tensor((p.out_channels,), dtype, "cuda")
-    if precision == "tf32":
-        x, w = round_to_tf32(x), round_to_tf32(w)
-    direct = forced("direct/thread_per_output", x, w, b, p)
-    # Both round once to the output's dtype and sum in float32 in another order.
-    limit = direct.float().abs().max().item() * (3 * torch.finfo(dtype).eps if dtype != torch.float32 else 2e-5)
-    ran = 0
-    for configuration, candidate in candidates(p, dtype).items():
-        if not candidate.fits:
-            continue
-        ran += 1
-        poison_allocator(p.y_shape, dtype=dtype)
-        result = forced(f"warp_rows/{configuration}", x, w, b, p)
-        assert (result.float() - direct.float()).abs().max().item() <= limit
-    assert ran > 0
+    check_against_direct("warp_rows", precision, LAYERS[layer])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_nan_and_inf_spread_by_taps_only(configuration, precision):
-    dtype, rng = precise(precision), random.Random(f"{configuration} {precision}")
-    for _ in range(8):
-        p = problem(rng, configuration, 6, 40)
-        ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
-        for pair, reached, value, where in spoilt_operands(p, rng, *ones):
-            result = forced(configuration, *pair, None, p).cpu()
-            assert torch.equal(~result.isfinite(), reached), where
-            if value == float("inf"):
-                assert not bool(result.isnan().any())
+    check_spread_in_ones(configuration, precision, lambda rng: problem(rng, configuration, 6, 40))
 
 
 @pytest.mark.gpu
 def test_the_largest_numbers_are_not_lost_in_parts():
-    """Strict float32: the first of an element's three parts is rounded, and would be infinite."""
-    torch.backends.cudnn.allow_tf32 = False
-    p = Problem(1, 8, 8, (5, 40), (2, 2), (2, 2))
-    x = torch.full(p.x_shape, torch.finfo(torch.float32).max, device="cuda")
-    w = torch.full(p.w_shape, 2.0**-5, device="cuda")
-    for configuration in CONFIGURATIONS:
-        result = forced(configuration, x, w, None, p)
-        torch.testing.assert_close(result, torch.full_like(result, torch.finfo(torch.float32).max / 4))
+    check_the_largest_numbers(CONFIGURATIONS, Problem(1, 8, 8, (5, 40), (2, 2), (2, 2)))
 
 
 @pytest.mark.gpu
-def test_strict_float32_is_as_accurate_as_torch():
-    torch.backends.cudnn.allow_tf32 = False
-    for layer in ("kb75", "grouped_32"):
-        p = LAYERS[layer]
-        p = Problem(1, p.in_channels, p.out_channels, p.size, *(getattr(p, f) for f in (
-            "kernel", "stride", "padding", "output_padding", "groups", "dilation")))  # fmt: skip
-        x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
-        call = torch.nn.functional.conv_transpose2d
-        exact = call(x.double(), w.double(), None, **p.arguments)
-        theirs = torch.linalg.vector_norm(call(x, w, None, **p.arguments).double() - exact)
-        for configuration, candidate in candidates(p).items():
-            if candidate.fits:
-                result = forced(f"warp_rows/{configuration}", x, w, None, p)
-                ours = torch.linalg.vector_norm(result.double() - exact)
-                assert ours <= 1.25 * theirs, (layer, configuration, (ours / theirs).item())
+@pytest.mark.parametrize("layer", ("kb75", "grouped_32"))
+def test_strict_float32_is_as_accurate_as_torch(layer):
+    check_accuracy("warp_rows", Problem(**{**LAYERS[layer].__dict__, "batch": 1}))
 
 
 @pytest.mark.gpu
