@@ -23,6 +23,9 @@ inline int32_t access_width(const void* pointer, int64_t element_bytes, const st
   return widest;
 }
 
+// A stride that is never used may be any number, which would decide how wide accesses are: it counts as 0.
+constexpr int64_t used_stride(int64_t size, int64_t stride) { return size > 1 ? stride : 0; }
+
 // The widest power of two of at most `widest` at which every stride that is used and the pointer, in units of
 // `element_bytes`, are multiples.
 inline int32_t common_width(const void* pointer, int64_t element_bytes, std::initializer_list<int64_t> strides,

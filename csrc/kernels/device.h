@@ -177,14 +177,14 @@ CONVT_DEVICE void cp_async(void* shared, const void* global, int valid_bytes) {
 // The same of all bytes, or of zeros: one instruction, where the number of bytes takes five.
 template <int Bytes>
 CONVT_DEVICE void cp_async_if(bool is, SharedAddress shared, const void* global) {
-  static_assert(Bytes == 4 || Bytes == 8 || Bytes == 16);
+  static_assert(Bytes == 4 || Bytes == 16);
   if constexpr (Bytes == 16) {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(shared),
                  "l"(global), "r"(static_cast<uint32_t>(is))
                  : "memory");
   } else {
-    asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], %3, p;}" ::"r"(shared),
-                 "l"(global), "r"(static_cast<uint32_t>(is)), "n"(Bytes)
+    asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, p;}" ::"r"(shared),
+                 "l"(global), "r"(static_cast<uint32_t>(is))
                  : "memory");
   }
 }

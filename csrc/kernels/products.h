@@ -66,6 +66,24 @@ CONVT_DEVICE void multiply(float (&d)[4], const uint32_t (&a)[tile_words<Strict,
   }
 }
 
+// The same in strict float32, where several products are summed before they are added in float32. What the tensor core
+// truncates is a part of the largest number: products of parts 0 have 16 bits each, so that their sum in `large` loses
+// next to nothing, and all others are small. Both begin anew with the first of them.
+CONVT_DEVICE void multiply_parts(float (&large)[4], float (&small)[4], const uint32_t (&a)[6], const uint32_t (&b)[4],
+                                 bool first) {
+  const uint32_t a01[4] = {a[0], a[1], a[2], a[3]}, a0[2] = {a[0], a[1]}, a2[2] = {a[4], a[5]};
+  const uint32_t b21[2] = {b[0], b[1]}, b10[2] = {b[2], b[3]}, b0[1] = {b[3]};
+  if (first) {
+    multiply_first(small, a01, b21);
+    multiply_first(large, a0, b0);
+  } else {
+    device::mma_m16n8k16<BFloat16>(small, a01, b21);
+    device::mma_m16n8k8<BFloat16>(large, a0, b0);
+  }
+  device::mma_m16n8k8<BFloat16>(small, a2, b0);
+  device::mma_m16n8k16<BFloat16>(small, a01, b10);
+}
+
 CONVT_DEVICE uint32_t pack_bfloat16(float low, float high) {
 #if defined(__CUDA_ARCH__)
   return pack(BFloat16{}, low, high);

@@ -35,6 +35,8 @@ CONVT_HOST_DEVICE constexpr Index ceil_div(Index a, Index b) {
   return b == 1 ? a : a / b + (a % b > 0 ? 1 : 0);
 }
 
+constexpr int64_t round_up(int64_t n, int64_t multiple) { return ceil_div(n, multiple) * multiple; }
+
 template <class Index>
 CONVT_HOST_DEVICE constexpr Index smaller(Index a, Index b) {
   return a < b ? a : b;

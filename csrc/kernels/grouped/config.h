@@ -93,8 +93,6 @@ struct Tiling {
   double seconds;  // by the model
 };
 
-constexpr int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
 
 inline bool x_pixels(const Problem& p) { return p.in_w == 1 || p.x_strides[3] == 1; }

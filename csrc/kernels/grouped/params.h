@@ -48,10 +48,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   Params q{};
   Tiling& t = q.t;
   t = tiling(c, p, plan.cut);
-  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
-  q.x_batch = used(p.batch, p.x_strides[0]), q.x_channel = used(p.in_channels, p.x_strides[1]);
-  q.x_row = used(p.in_h, p.x_strides[2]), q.x_column = used(p.in_w, p.x_strides[3]);
+  q.x_batch = used_stride(p.batch, p.x_strides[0]), q.x_channel = used_stride(p.in_channels, p.x_strides[1]);
+  q.x_row = used_stride(p.in_h, p.x_strides[2]), q.x_column = used_stride(p.in_w, p.x_strides[3]);
   q.w_in = p.w_strides[0], q.w_out = p.w_strides[1], q.w_row = p.w_strides[2], q.w_column = p.w_strides[3];
   q.y_batch = p.y_strides[0], q.y_channel = t.y_pixels ? p.y_strides[1] : 1;
   q.y_row = t.y_pixels ? p.out_w : p.out_w * p.out_channels;
@@ -71,7 +70,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.plane_step = static_cast<int32_t>(t.y_pixels ? 1 : p.out_channels);
   const auto widest = static_cast<int32_t>(16 / bytes);
   if (t.y_pixels) {
-    q.store_width = common_width(o.result, bytes, {used(p.batch, q.y_batch), q.y_channel, p.out_w}, widest);
+    q.store_width = common_width(o.result, bytes, {used_stride(p.batch, q.y_batch), q.y_channel, p.out_w}, widest);
   } else {
     q.store_width = common_width(o.result, bytes, {p.out_channels, q.cout, t.block_groups > 1 ? 8 : 8 * t.block_tiles},
                                  2 * c.tiles);

@@ -101,7 +101,6 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   const int64_t width = pixels(c, is_strict), channels = p.out_channels_per_group(), inner = last ? channels : 1;
   t.warps = cut[0], t.splits = cut[1], t.rows = cut[2];
   const auto narrow = [](int64_t n) { return static_cast<int32_t>(n); };
-  const auto round_up = [](int64_t n, int64_t to) { return ceil_div(n, to) * to; };
   const Frames h = frames(p.axis_h());
   t.first_row = narrow(h.first), t.frame_rows = narrow(h.count);
   t.steps = narrow(ceil_div<int64_t>(p.in_channels_per_group(), step_channels(bytes)));
@@ -158,14 +157,12 @@ inline int64_t blocks(const Tiling& t, const Problem& p, int64_t multiprocessors
 // channels of a pixel, are whole copies.
 inline int32_t copied_bytes(const Problem& p, const void* x) {
   const int64_t bytes = element_size(p.dtype);
-  // A stride that is never used may be any number.
-  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
-  const int64_t batch = used(p.batch, p.x_strides[0]), row = used(p.in_h, p.x_strides[2]);
+  const int64_t batch = used_stride(p.batch, p.x_strides[0]), row = used_stride(p.in_h, p.x_strides[2]);
   const auto widest = static_cast<int32_t>(16 / bytes);
   const int32_t width =
       channels_last(p)
-          ? common_width(x, bytes, {batch, row, used(p.in_w, p.x_strides[3]), p.in_channels_per_group()}, widest)
-          : common_width(x, bytes, {batch, row, used(p.in_channels, p.x_strides[1]), p.in_w}, widest);
+          ? common_width(x, bytes, {batch, row, used_stride(p.in_w, p.x_strides[3]), p.in_channels_per_group()}, widest)
+          : common_width(x, bytes, {batch, row, used_stride(p.in_channels, p.x_strides[1]), p.in_w}, widest);
   const auto result = static_cast<int32_t>(width * bytes);
   return result == 8 ? 4 : result;
 }

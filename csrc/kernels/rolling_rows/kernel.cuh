@@ -421,9 +421,7 @@ struct Segments {
     co = Last ? 0 : static_cast<int32_t>(rest);
     return above;
   }
-  CONVT_DEVICE static int64_t offset(const Params& p, int32_t s) {
-    int32_t co;
-    const int32_t above = row_of(p, s, co);
+  CONVT_DEVICE static int64_t offset(const Params& p, int32_t above, int32_t co) {
     return above * p.y_row_stride + co * (Last ? 0 : p.y_channel_stride);
   }
   CONVT_DEVICE bool has_all_rows() const { return row >= 0 && row + p.h.stride <= p.h.out; }
@@ -446,8 +444,8 @@ __noinline__ __device__ void repair(const Params& p, Part part, int32_t frame_ro
   for (int32_t s = 0; s < p.t.segments; ++s) {
     if (!y.has(s)) continue;
     int32_t of_segment;
-    const int32_t row = y.row + Y::row_of(p, s, of_segment);
-    Scalar* first = y.memory + Y::offset(p, s);
+    const int32_t above = Y::row_of(p, s, of_segment), row = y.row + above;
+    Scalar* first = y.memory + Y::offset(p, above, of_segment);
     repair_outputs<Scalar>(
         1, y.last - y.first, [&](int32_t, int32_t i) { return first + i; },
         [&](int32_t, int32_t i) {
@@ -561,30 +559,62 @@ CONVT_DEVICE void begin_sums(float (&sums)[OutputTiles][PixelTiles][4], const Ou
   }
 }
 
+// A lane's words of a tile's weights.
+template <int Words>
+CONVT_DEVICE void load_weights(const unsigned char* of_tile, uint32_t (&b)[Words]) {
+  if constexpr (Words == 4) {
+    const uint4 v = *reinterpret_cast<const uint4*>(of_tile);
+    b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
+  } else {
+    const uint2 v = *reinterpret_cast<const uint2*>(of_tile);
+    b[0] = v.x, b[1] = v.y;
+  }
+}
+
 // Adds the products of a step's tiles with the weights of those (row above, column before) that `taps` says, or of all.
+// If there are any of a row, there are those of its first column. Strict float32 sums a row's before it adds them: the
+// fewer additions, the smaller is its error.
 template <class Scalar, bool Strict, int Row, bool Last, bool All, class Tiles, class Sums>
 CONVT_DEVICE void add_products(Sums& sums, const Tiles& a, const unsigned char* weights, uint32_t taps) {
   using S = Step<Scalar, Strict, Row, Last>;
   constexpr int rows = S::config.rows, columns = S::columns, tiles = S::config.tiles, words = weight_words(Strict);
+  const auto has = [&](int i, int j) { return All || (taps >> (i * columns + j) & 1) != 0; };
+  const auto load = [&](int i, int j, int u, uint32_t (&b)[words]) {
+    load_weights(weights + ((i * columns + j) * tiles + u) * 32 * words * 4, b);
+  };
 #pragma unroll
   for (int i = 0; i < rows; ++i) {
-#pragma unroll
-    for (int j = 0; j < columns; ++j) {
-      if (!All && (taps >> (i * columns + j) & 1) == 0) continue;
+    if (!has(i, 0)) continue;
+    if constexpr (Strict) {
 #pragma unroll
       for (int u = 0; u < tiles; ++u) {
-        uint32_t b[words];
-        const unsigned char* of_tile = weights + ((i * columns + j) * tiles + u) * 32 * words * 4;
-        if constexpr (words == 4) {
-          const uint4 v = *reinterpret_cast<const uint4*>(of_tile);
-          b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
-        } else {
-          const uint2 v = *reinterpret_cast<const uint2*>(of_tile);
-          b[0] = v.x, b[1] = v.y;
+        float large[S::pixel_tiles][4], small[S::pixel_tiles][4];
+#pragma unroll
+        for (int j = 0; j < columns; ++j) {
+          if (!has(i, j)) continue;
+          uint32_t b[words];
+          load(i, j, u, b);
+#pragma unroll
+          for (int m = 0; m < S::pixel_tiles; ++m) {
+            multiply_parts(large[m], small[m], a[m / S::half][m % S::half + columns - 1 - j], b, j == 0);
+          }
         }
 #pragma unroll
-        for (int m = 0; m < S::pixel_tiles; ++m) {
-          multiply<Scalar, Strict, 8>(sums[i][u][m], a[m / S::half][m % S::half + columns - 1 - j], b);
+        for (int k = 0; k < S::pixel_tiles * 4; ++k)
+          sums[i][u][k / 4][k % 4] += large[k / 4][k % 4] + small[k / 4][k % 4];
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < columns; ++j) {
+        if (!has(i, j)) continue;
+#pragma unroll
+        for (int u = 0; u < tiles; ++u) {
+          uint32_t b[words];
+          load(i, j, u, b);
+#pragma unroll
+          for (int m = 0; m < S::pixel_tiles; ++m) {
+            multiply<Scalar, Strict, 8>(sums[i][u][m], a[m / S::half][m % S::half + columns - 1 - j], b);
+          }
         }
       }
     }
@@ -636,7 +666,11 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
     outputs[thread] = {is ? segment * t.segment_pitch + t.lead + first : -1, element_of<Scalar>(bias, 0)};
   }
   int64_t* segments_of_y = reinterpret_cast<int64_t*>(shared + t.places.segments_of_y);
-  if (thread < t.segments) segments_of_y[thread] = Segments<Scalar, Last>::offset(p, thread);
+  if (thread < t.segments) {
+    int32_t co;
+    const int32_t above = Segments<Scalar, Last>::row_of(p, thread, co);
+    segments_of_y[thread] = Segments<Scalar, Last>::offset(p, above, co);
+  }
   __syncthreads();
   write_weights<Scalar, Strict, Row, Last>(p, group, shared);
   __syncthreads();

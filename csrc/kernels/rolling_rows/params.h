@@ -37,10 +37,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const int64_t bytes = element_size(p.dtype);
   Params q{};
   set_strided(q, p, o);
-  // A stride that is never used may be any number, which would decide how wide accesses are.
-  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
-  q.x_batch_stride = used(p.batch, p.x_strides[0]), q.x_channel_stride = used(p.in_channels, p.x_strides[1]);
-  q.x_row_stride = used(p.in_h, p.x_strides[2]), q.x_column_stride = used(p.in_w, p.x_strides[3]);
+  q.x_batch_stride = used_stride(p.batch, p.x_strides[0]),
+  q.x_channel_stride = used_stride(p.in_channels, p.x_strides[1]);
+  q.x_row_stride = used_stride(p.in_h, p.x_strides[2]), q.x_column_stride = used_stride(p.in_w, p.x_strides[3]);
   q.t = tiling(c, p, plan.cut);
   q.reach = static_cast<int32_t>(frames(p.axis_h()).reach);
   while (1 << q.split_bits < q.t.splits) ++q.split_bits;
@@ -58,9 +57,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const bool last = channels_last(p);
   q.copied_bytes = copied_bytes(p, o.x);
   q.step_stride = int64_t{q.t.splits} * step_channels(bytes) * (last ? 1 : q.x_channel_stride);
-  const int64_t y_batch = used(p.batch, p.y_strides[0]), y_row = used(p.out_h, p.y_strides[2]);
+  const int64_t y_batch = used_stride(p.batch, p.y_strides[0]), y_row = used_stride(p.out_h, p.y_strides[2]);
   const auto widest = static_cast<int32_t>(16 / bytes);
-  const int64_t y_channel = last ? 0 : used(p.out_channels, p.y_strides[1]);
+  const int64_t y_channel = last ? 0 : used_stride(p.out_channels, p.y_strides[1]);
   const int64_t row = last ? p.out_w * p.out_channels : p.out_w;
   q.store_width = common_width(o.result, bytes, {y_batch, y_row, y_channel, row}, widest);
   if (q.store_width < widest) q.store_width = 1;

@@ -24,8 +24,8 @@ struct Params {
   AxisParams h, w_axis;
   Tiling t;
   int32_t cin, cout, kernel_h;
-  int32_t strip_bits;                               // a block has 2^strip_bits strips
-  int32_t x_column;                                 // 1
+  int32_t strip_bits;  // a block has 2^strip_bits strips
+  static constexpr int32_t x_column = 1;
   bool aligned;                                     // of 16 bits, words of two columns begin where rows of x do
   int32_t store_width;                              // elements of y that can be written at once
   Divisor chunks, strip_blocks, tiles, groups;      // of a block's index
@@ -42,11 +42,10 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.h = axis_params(p.axis_h()), q.w_axis = axis_params(p.axis_w());
   q.t = tiling(c, p, plan.cut);
   const Tiling& t = q.t;
-  const auto used = [](int64_t size, int64_t stride) { return size > 1 ? stride : 0; };
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
-  const auto small = [&](int64_t size, int64_t stride) { return static_cast<int32_t>(used(size, stride)); };
-  q.x_batch = used(p.batch, p.x_strides[0]), q.x_channel = used(p.in_channels, p.x_strides[1]);
-  q.x_row = used(p.in_h, p.x_strides[2]), q.x_column = 1;
+  const auto small = [&](int64_t size, int64_t stride) { return static_cast<int32_t>(used_stride(size, stride)); };
+  q.x_batch = used_stride(p.batch, p.x_strides[0]), q.x_channel = used_stride(p.in_channels, p.x_strides[1]);
+  q.x_row = used_stride(p.in_h, p.x_strides[2]);
   q.w_in = small(p.in_channels, p.w_strides[0]), q.w_out = small(p.out_channels_per_group(), p.w_strides[1]);
   q.w_row = small(p.kernel_h, p.w_strides[2]), q.w_column = small(p.kernel_w, p.w_strides[3]);
   q.y_batch = p.y_strides[0], q.y_channel = p.y_strides[1];
@@ -55,9 +54,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.kernel_h = static_cast<int32_t>(p.kernel_h);
   while (1 << q.strip_bits < t.block_strips) ++q.strip_bits;
   q.aligned = bytes == 4 || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
-  q.store_width =
-      common_width(o.result, bytes, {used(p.batch, p.y_strides[0]), used(p.out_channels, p.y_strides[1]), p.out_w},
-                   static_cast<int32_t>(16 / bytes));
+  q.store_width = common_width(
+      o.result, bytes, {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
+      static_cast<int32_t>(16 / bytes));
   q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks), q.tiles = Divisor(t.tiles);
   q.groups = Divisor(p.groups), q.window = Divisor(p.stride_w * c.columns);
   uint32_t taps = 0;
