@@ -144,13 +144,12 @@ struct Grouped {
     for (const auto& [groups, block_tiles] : channels) {
       for (int64_t strips = 1; strips <= std::min<int64_t>(most_strips, 16); strips += strips < 4 ? 1 : strips) {
         const int64_t columns =
-            strips == 1 ? grouped::round_up(p.out_w, p.stride_w) : ceil_div<int64_t>(most_strips, strips) * unit;
+            strips == 1 ? round_up(p.out_w, p.stride_w) : ceil_div<int64_t>(most_strips, strips) * unit;
         for (int64_t rows : {1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32}) {
           if (rows > p.out_h) continue;
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks = chunks < 4 ? chunks + 1 : chunks * 3 / 2) {
-            const int64_t chunk_rows = grouped::round_up(ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h)), rows);
-            result.push_back({static_cast<int32_t>(groups),
-                              static_cast<int32_t>(grouped::round_up(block_tiles, config.tiles)),
+            const int64_t chunk_rows = round_up(ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h)), rows);
+            result.push_back({static_cast<int32_t>(groups), static_cast<int32_t>(round_up(block_tiles, config.tiles)),
                               static_cast<int32_t>(columns), static_cast<int32_t>(rows),
                               static_cast<int32_t>(chunk_rows), chosen.staged});
             if (chunk_rows == rows) break;
@@ -218,14 +217,16 @@ struct RollingRows {
     const int64_t outputs = p.out_channels_per_group() * p.stride_h * p.stride_w;
     if (rows > config.rows || columns > config.columns || outputs > 8 * config.tiles) return {};
     if (rolling_rows::channels_last(p) && p.groups > 1) return {};
-    const auto chosen = rolling_rows::choose(config, p, multiprocessors, most_shared_bytes, {});
+    const auto chosen = rolling_rows::choose(config, p, multiprocessors, most_shared_bytes, {}, true);
     if (chosen.seconds == 0) return {};
     std::vector<Cut> result{rolling_rows::cut_of(chosen.tiling)};
     const int64_t most = rolling_rows::frames(p.axis_h()).count;
+    const bool boxes = rolling_rows::takes_boxes(config, p, chosen.tiling);
     for (int32_t warps = rolling_rows::most_warps; warps > 0; warps /= 2) {
       for (int32_t splits = 1; splits <= warps && splits < 2 * chosen.tiling.steps; splits *= 2) {
         for (int32_t of_warp = 1; of_warp < 2 * most; of_warp += of_warp < 4 ? 1 : of_warp / 3) {
-          result.push_back({warps, splits, of_warp});
+          result.push_back({warps, splits, of_warp, rolling_rows::least_stages, 0});
+          if (boxes) result.push_back({warps, splits, of_warp, rolling_rows::box_stages, 1});
         }
       }
     }

@@ -148,11 +148,11 @@ bool run(DataType dtype) {
     const int64_t tiles = (p.out_channels_per_group() + 7) / 8;
     grouped::Cut cut{};
     cut[0] = pick(0, 2) == 0 ? least(pick(1, 4), p.groups) : 1;
-    cut[1] = static_cast<int32_t>(grouped::round_up(cut[0] > 1 ? tiles : pick(1, tiles), c.tiles));
+    cut[1] = static_cast<int32_t>(round_up(cut[0] > 1 ? tiles : pick(1, tiles), c.tiles));
     const int64_t unit = 16 * grouped::pixel_tiles(c, p) * p.stride_w;
-    cut[2] = static_cast<int32_t>(pick(0, 1) == 0 ? grouped::round_up(p.out_w, p.stride_w) : pick(1, 3) * unit);
+    cut[2] = static_cast<int32_t>(pick(0, 1) == 0 ? round_up(p.out_w, p.stride_w) : pick(1, 3) * unit);
     cut[3] = least(pick(1, 6), p.out_h);
-    cut[4] = static_cast<int32_t>(grouped::round_up(least(pick(1, 20), p.out_h), cut[3]));
+    cut[4] = static_cast<int32_t>(round_up(least(pick(1, 20), p.out_h), cut[3]));
     cut[5] = y_last ? 0 : static_cast<int32_t>(pick(0, 4) > 0);
     if (grouped::tiling(c, p, cut).shared_bytes <= 226 << 10) plan.cut = cut;
   }

@@ -12,7 +12,7 @@
 namespace convt {
 namespace {
 
-int several_blocks = 0, split = 0, narrow = 0, narrow_y = 0, elements = 0, again = 0;
+int several_blocks = 0, split = 0, narrow = 0, narrow_y = 0, elements = 0, again = 0, boxes = 0;
 
 Problem random_problem(const rolling_rows::Config& c) {
   Problem p;
@@ -36,6 +36,7 @@ Problem random_problem(const rolling_rows::Config& c) {
 }
 
 float rounded(float v) { return float_of_bits(device::to_tf32(v)); }
+float nearest(float v) { return float_of_bits(simt::nearest_tf32(bits_of_float(v))); }
 float same(float v) { return v; }
 
 // What a configuration does with a problem that it takes, against float64.
@@ -57,7 +58,8 @@ bool run() {
   if (pick(0, 2) != 0) {
     // As other problems are cut, by few blocks or many.
     const int32_t warps = 1 << pick(0, 4);
-    const rolling_rows::Cut cut{warps, 1 << pick(0, 4), static_cast<int32_t>(pick(1, 5))};
+    const rolling_rows::Cut cut{warps, 1 << pick(0, 4), static_cast<int32_t>(pick(1, 5)),
+                                static_cast<int32_t>(pick(3, 5)), static_cast<int32_t>(pick(0, 1))};
     if (cut[1] <= warps && rolling_rows::tiling(config, p, cut).shared_bytes <= 227 << 10) {
       plan->cut = cut, plan->block = 32 * warps;
       const rolling_rows::Tiling t = rolling_rows::tiling(config, p, cut);
@@ -65,15 +67,32 @@ bool run() {
     }
   }
   const rolling_rows::Tiling t = rolling_rows::tiling(config, p, plan->cut);
-  const rolling_rows::Params params =
+  rolling_rows::Params params =
       rolling_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
   several_blocks += plan->grid > p.groups, split += t.splits > 1, narrow += params.copied_bytes < 16;
   elements += params.copied_bytes == 2, narrow_y += params.store_width * sizeof(Scalar) < 16;
   again += plan->grid / p.groups * rolling_rows::block_units(t) < t.units;
-  simt::launch(dim3(static_cast<unsigned>(plan->grid)), static_cast<unsigned>(plan->block),
-               static_cast<size_t>(t.shared_bytes),
-               [&] { rolling_rows::rolling_rows_kernel<Scalar, Strict, Row, Last>(params); });
-  return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : rounded);
+  const auto launch = [&]<rolling_rows::Source From>() {
+    simt::launch(dim3(static_cast<unsigned>(plan->grid)), static_cast<unsigned>(plan->block),
+                 static_cast<size_t>(t.shared_bytes),
+                 [&] { rolling_rows::rolling_rows_kernel<Scalar, Strict, Row, From>(params); });
+  };
+  bool by_engine = false;
+  if constexpr (Last) {
+    launch.template operator()<rolling_rows::Source::pixels>();
+  } else {
+    const TensorMapLayout x_map = rolling_rows::make_x_map(config, p, t, c.x.data);
+    params.box_pitch = x_map.inner_bytes();
+    by_engine = x_map.valid() && t.boxes;
+    if (by_engine) {
+      ++boxes;
+      params.x_map = device::make_tensor_map(x_map);
+      launch.template operator()<rolling_rows::Source::boxes>();
+    } else {
+      launch.template operator()<rolling_rows::Source::rows>();
+    }
+  }
+  return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : by_engine ? nearest : rounded);
 }
 
 template <class Scalar, bool Strict>
@@ -98,7 +117,7 @@ int main(int argc, char** argv) {
   });
   std::printf(
       "%d of several blocks, %d split, %d with narrow rows of x, %d by elements, %d with narrow rows of y, "
-      "%d with several parts a warp\n",
-      convt::several_blocks, convt::split, convt::narrow, convt::elements, convt::narrow_y, convt::again);
+      "%d with several parts a warp, %d with boxes of x\n",
+      convt::several_blocks, convt::split, convt::narrow, convt::elements, convt::narrow_y, convt::again, convt::boxes);
   return status;
 }

@@ -163,7 +163,8 @@ def test_random_problems(configuration, precision, seed):
 @pytest.mark.parametrize("offset", (1, 2, 3, 4, 8))
 def test_misaligned_inputs(precision, offset, memory):
     p = Problem(2, 32, 2, (7, 40), (2, 2), (2, 2), (1, 1))
-    check_misaligned(CONFIGURATIONS, precision, p, offset, MEMORY[memory])
+    # The copy engine does not bring them: they are cut in another way.
+    check_misaligned(CONFIGURATIONS, precision, p, offset, MEMORY[memory], same_bits=False)
 
 
 @pytest.mark.gpu

@@ -12,6 +12,7 @@
 #include "../../plan/problem.h"
 #include "../../plan/slower.h"
 #include "../access_width.h"
+#include "../tensor_map.h"
 
 namespace convt::rolling_rows {
 
@@ -32,7 +33,8 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t most_warps = 16;  // of a block, and of a multiprocessor
 inline constexpr int32_t step_bytes = 32;  // of channels of a pixel, that are multiplied at a time
-inline constexpr int32_t stages = 3;       // steps of x that a warp has in shared memory
+// Steps of x that a warp has in shared memory: at least, and where the copy engine brings them, which takes longer.
+inline constexpr int32_t least_stages = 3, box_stages = 4;
 inline constexpr int32_t halo_bytes = 16;  // of a row of x in front of a warp's first frame
 inline constexpr int32_t halo_pixels = 4;  // the same of channels_last
 
@@ -48,7 +50,7 @@ constexpr int32_t step_channels(int64_t element_bytes) { return static_cast<int3
 // word.
 constexpr int32_t row_pitch(int32_t pixels, int64_t element_bytes) {
   const auto bytes = static_cast<int32_t>(halo_bytes + pixels * element_bytes + (element_bytes == 2 ? 4 : 0));
-  return step_bytes + ceil_div(bytes - step_bytes, 128) * 128;
+  return step_bytes + ceil_div(bytes - step_bytes, 64) * 64;
 }
 constexpr int32_t stage_bytes(int32_t pixels, int64_t element_bytes, bool channels_last) {
   return channels_last ? (pixels + halo_pixels) * step_bytes
@@ -73,6 +75,8 @@ inline Frames frames(const Axis<int64_t>& a) {
 // How the problem is cut, for both sides of the launch.
 struct Tiling {
   int32_t warps, splits, rows;    // of a block; of the same outputs; frames of rows that a warp computes
+  int32_t stages;                 // steps of x that a warp has in shared memory
+  bool boxes;                     // of x by the copy engine
   int32_t first_row, frame_rows;  // the first frame of rows that has outputs, and how many there are
   int32_t first_column;           // the frame of columns that a row's first strip begins with
   int32_t strip_frames;           // of columns, from one strip to the next
@@ -84,7 +88,7 @@ struct Tiling {
   int32_t lead, segment_pitch;    // of a segment in shared memory, elements: those before a strip's first output, all
   int64_t units;                  // warps' parts of a group
   struct {
-    int32_t outputs, segments_of_y, sums, stages, segments;
+    int32_t outputs, segments_of_y, barriers, sums, stages, segments;
   } places;                                                    // in shared memory, bytes; the weights are first
   int32_t weight_bytes, warp_bytes, warp_segments, warp_sums;  // of a warp: its stages, segments and sums
   int64_t shared_bytes;
@@ -92,14 +96,15 @@ struct Tiling {
 
 // What a plan says of a tiling; the rest follows from the problem.
 using Cut = std::array<int32_t, 8>;
-inline Cut cut_of(const Tiling& t) { return {t.warps, t.splits, t.rows}; }
+inline Cut cut_of(const Tiling& t) { return {t.warps, t.splits, t.rows, t.stages, t.boxes ? 1 : 0}; }
 
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t{};
   const int64_t bytes = element_size(p.dtype), vector = 16 / bytes;
   const bool last = channels_last(p), is_strict = strict(p);
   const int64_t width = pixels(c, is_strict), channels = p.out_channels_per_group(), inner = last ? channels : 1;
-  t.warps = cut[0], t.splits = cut[1], t.rows = cut[2];
+  t.warps = cut[0], t.splits = cut[1], t.rows = cut[2], t.stages = std::max(cut[3], least_stages),
+  t.boxes = cut[4] != 0;
   const auto narrow = [](int64_t n) { return static_cast<int32_t>(n); };
   const Frames h = frames(p.axis_h());
   t.first_row = narrow(h.first), t.frame_rows = narrow(h.count);
@@ -114,6 +119,12 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   t.first_column = narrow(p.padding_w / p.stride_w - before);
   t.strip_frames = narrow((width - before - (cut_off != 0 ? 1 : 0)) / unit * unit);
   t.strips = narrow(ceil_div<int64_t>(p.out_w, t.strip_frames * p.stride_w));
+  // Strips alike, so that their rows of x are no longer than they need be; of 16-bit types whole sectors of memory
+  // matter more.
+  if (!last) {
+    const int64_t even = round_up(ceil_div<int64_t>(p.out_w, t.strips * p.stride_w), bytes == 4 ? unit : 64 / bytes);
+    t.strip_frames = narrow(std::min<int64_t>(t.strip_frames, even));
+  }
   t.chunks = narrow(ceil_div<int64_t>(t.frame_rows, t.rows));
   t.units = p.batch * t.chunks * t.strips;
   t.lead = narrow(round_up((before * p.stride_w + cut_off) * inner, vector));
@@ -129,9 +140,10 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   t.weight_bytes = narrow(weight_bytes);
   t.places.outputs = place(c.tiles * 8 * 8);
   t.places.segments_of_y = place(t.segments * 8);
+  t.places.barriers = place(int64_t{t.warps} * t.stages * 8);
   t.warp_sums = t.splits > 1 ? c.tiles * pixel_tiles(c, is_strict) * 512 : 0;
   t.places.sums = place(int64_t{t.warps} * t.warp_sums);
-  t.warp_bytes = stages * stage_bytes(static_cast<int32_t>(width), bytes, last);
+  t.warp_bytes = t.stages * stage_bytes(static_cast<int32_t>(width), bytes, last);
   t.places.stages = place(int64_t{t.warps} * t.warp_bytes);
   t.warp_segments = narrow(t.segments * t.segment_pitch * bytes);
   t.places.segments = place(int64_t{t.warps} / t.splits * t.warp_segments);
@@ -167,14 +179,41 @@ inline int32_t copied_bytes(const Problem& p, const void* x) {
   return result == 8 ? 4 : result;
 }
 
+// x, of which the copy engine of sm_90 brings boxes of a row of a step's channels, as they lie in shared memory: what
+// it cannot do is not valid(). It takes as long for what is outside of the image, so that boxes have the columns of the
+// frames that a strip has outputs of, and what follows to a pitch of rows.
+inline TensorMapLayout make_x_map(const Config& c, const Problem& p, const Tiling& t, const void* x) {
+  const auto bytes = static_cast<int32_t>(element_size(p.dtype));
+  const Frames w = frames(p.axis_w());
+  const int64_t before = w.first - t.first_column, cut_off = p.padding_w % p.stride_w != 0 ? 1 : 0;
+  const int64_t used = std::min({before + t.strip_frames + cut_off, before + w.count, int64_t{pixels(c, strict(p))}});
+  const int32_t columns = row_pitch(static_cast<int32_t>(used), bytes) / bytes;
+  const int64_t row = used_stride(p.in_h, p.x_strides[2]), channel = used_stride(p.in_channels, p.x_strides[1]),
+                image = used_stride(p.batch, p.x_strides[0]);
+  // A dimension of one element needs a stride, too.
+  const auto stride = [&](int64_t size, int64_t elements) { return size > 1 ? elements * bytes : 16; };
+  TensorMapLayout map{x,
+                      bytes,
+                      {p.in_w, p.in_h, p.in_channels, p.batch, 1},
+                      {stride(p.in_h, row), stride(p.in_channels, channel), stride(p.batch, image), 16},
+                      {columns, 1, step_channels(bytes), 1, 1}};
+  map.swizzle_bytes = 0, map.rounds_to_tf32 = bytes == 4 && !strict(p);
+  return map;
+}
+
+// Whether the copy engine brings x, if there is one and x begins at a multiple of 16 bytes.
+inline bool takes_boxes(const Config& c, const Problem& p, const Tiling& t) {
+  return !channels_last(p) && make_x_map(c, p, t, nullptr).valid();
+}
+
 // Where lanes store rows of y as they have them: the stride of a row, 1 or 2. 0 where outputs meet in shared memory.
 inline int32_t lane_stride(const Problem& p, int32_t store_bytes) {
   const bool whole = p.padding_w / p.stride_w % (16 / element_size(p.dtype)) == 0 && store_bytes == 16;
   return !channels_last(p) && whole && p.stride_w <= 2 ? static_cast<int32_t>(p.stride_w) : 0;
 }
 
-// A model of the time of a tiling, which ranks them: its form is that of the loops, its numbers are fitted to 12 000
-// cuts of 20 layers on an H200, of which they are within 9 %.
+// A model of the time of a tiling, which ranks them: its form is that of the loops, its numbers are fitted to 26 000
+// cuts of 26 layers on an H200: of the fast ones they are within 12 %, and the chosen takes 1.02 times the best.
 struct Model {
   double start, weights, weights_alone;  // us; us a KB of weights, and more of them the fewer warps a block has
   // Clocks: of a step of channels, of one of its products, of 16 frames of columns, of what is copied 4 bytes at a
@@ -184,12 +223,19 @@ struct Model {
   double alone;    // warps of a scheduler up to which they do not make each other wait
   double rate;     // of memory, TB/s: of what is not hidden behind the clocks, with
   double overlap;  // the part of the shorter one of the two that is not
+  double read;     // clocks of a multiprocessor for 16 bytes of x
 };
 inline constexpr Model models[] = {
     // TF32, strict float32, 16 bits
-    {4.3, 0.059, 0.0032, 67, 2.5, 54, 60, 0, 0, 301, 42, 0.01, 97, 261, 2.8, 3.1, 0.34},
-    {3.3, 0.091, 0.0007, 0, 14.6, 115, 67, 0, 0, 283, 51, 0.53, 88, 5, 2.7, 1.8, 0.23},
-    {4.6, 0.050, 0.0038, 154, 3.6, 27, 55, 428, 1074, 341, 13, 0.65, 143, 198, 2.7, 7.0, 0.66},
+    {5.83, 0.0898, 0, 68.7, 1.82, 50.3, 57.8, 23.1, 2.14, 302, 51.3, 0, 53.8, 257, 3.41, 2.99, 0.354, 0},
+    {4.3, 0.0689, 0, 0, 14.5, 103, 42.5, 5.94, 19.2, 253, 71.7, 0, 50.1, 78.7, 3.84, 1.95, 0.356, 0},
+    {6.66, 0.0837, 0.0156, 109, 0.776, 26.5, 51.5, 381, 1074, 281, 32.2, 0.393, 87.1, 307, 3.32, 6.1, 1.03, 0.697},
+};
+// The same where the copy engine brings x.
+inline constexpr Model box_models[] = {
+    {6.47, 0.0455, 0.0177, 36.1, 3.02, 37.3, 0, 0, 0, 274, 36.9, 0.283, 56, 91.4, 2.62, 3, 0.208, 0},
+    {4.72, 0.0431, 0, 28.9, 13.3, 92.6, 0, 0, 0, 374, 87.6, 0.663, 74.9, 0, 3.59, 11.1, 0, 0},
+    {6.61, 0.046, 0.0325, 67.4, 3.24, 4.85, 0, 0, 0, 434, 9.9, 0.193, 103, 198, 2.45, 2.34, 0.207, 0.608},
 };
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_t multiprocessors,
                       int64_t shared_memory, const Slower& on_device) {
@@ -197,7 +243,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_
   constexpr double again = 0.5;  // of a part's first rows, which others read too, that come from memory
   const bool is_strict = strict(p);
   const int64_t bytes = element_size(p.dtype);
-  const Model& m = models[bytes == 2 ? 2 : is_strict ? 1 : 0];
+  const Model& m = (t.boxes ? box_models : models)[bytes == 2 ? 2 : is_strict ? 1 : 0];
   const auto number = [](auto n) { return static_cast<double>(n); };
   const int64_t reach = frames(p.axis_h()).reach;
   const double tiles = pixel_tiles(c, is_strict), rows = number(std::min(t.rows, t.frame_rows));
@@ -214,7 +260,12 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_
   const double of_warp = rounds * (m.part + x_rows * std::ceil(number(t.steps) / t.splits) * step + rows * leave);
   const double warps =
       std::min(std::ceil(grid / number(multiprocessors)), number(resident_blocks(t, shared_memory))) * t.warps / 4;
-  const double compute = of_warp * std::max(warps, m.alone) / clocks_of_us * on_device.compute;
+  // What a multiprocessor reads, though not from memory: the parts of the one that has most.
+  const int64_t row_bytes =
+      t.boxes ? make_x_map(c, p, t, nullptr).inner_bytes() : int64_t{pixels(c, is_strict)} * bytes;
+  const double parts = rounds * number(block_units(t)) * std::ceil(grid / number(multiprocessors));
+  const double reads = parts * x_rows * number(t.steps * step_channels(bytes) * row_bytes) / 16 * m.read;
+  const double compute = std::max(of_warp * std::max(warps, m.alone), reads) / clocks_of_us * on_device.compute;
   const double memory = number(bytes) *
                         (number(p.x_elements()) * (1 + again * (number(reach) - 1) / rows) + number(p.y_elements())) /
                         (1e6 * m.rate) * on_device.memory;
@@ -229,19 +280,22 @@ struct Choice {
   double seconds;
 };
 inline Choice choose(const Config& c, const Problem& p, int64_t multiprocessors, int64_t shared_memory,
-                     const Slower& on_device) {
+                     const Slower& on_device, bool copy_engine) {
   Choice best{};
   const int64_t most_rows = frames(p.axis_h()).count;
   const Tiling all = tiling(c, p, {1, 1, 1});
+  const bool boxes = copy_engine && takes_boxes(c, p, all);
   // Fewer warps would not have all schedulers of a multiprocessor.
   for (int32_t warps = most_warps; warps >= 4; warps /= 2) {
     for (int32_t splits = 1; splits <= warps && splits < 2 * all.steps; splits *= 2) {
-      for (int32_t rows : {1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128, 256, 512}) {
+      for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 40, 52, 64, 80, 104, 128, 192, 256, 512}) {
         if (rows > 1 && rows >= 2 * most_rows) break;
-        const Tiling t = tiling(c, p, {warps, splits, rows});
-        if (t.shared_bytes > shared_memory) break;
-        const double time = seconds(t, c, p, multiprocessors, shared_memory, on_device);
-        if (best.seconds == 0 || time < best.seconds) best = {t, time};
+        for (int32_t by_engine = 0; by_engine <= (boxes ? 1 : 0); ++by_engine) {
+          const Tiling t = tiling(c, p, {warps, splits, rows, by_engine != 0 ? box_stages : least_stages, by_engine});
+          if (t.shared_bytes > shared_memory) continue;
+          const double time = seconds(t, c, p, multiprocessors, shared_memory, on_device);
+          if (best.seconds == 0 || time < best.seconds) best = {t, time};
+        }
       }
     }
   }

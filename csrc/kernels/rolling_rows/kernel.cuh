@@ -27,9 +27,14 @@ CONVT_DEVICE Part make_part(const Params& p, uint32_t index) {
   return part;
 }
 
+// How x comes to shared memory: rows of channels, by the lanes or as boxes of the copy engine; or the channels of
+// pixels.
+enum class Source { rows, boxes, pixels };
+
 // The layout of a step of x in shared memory, and what a lane multiplies of it: of 32 bytes of channels, its own.
-template <class Scalar, bool Strict, int Row, bool Last>
+template <class Scalar, bool Strict, int Row, Source From>
 struct Step {
+  static constexpr bool Last = From == Source::pixels, boxes = From == Source::boxes;
   static constexpr Config config = configs[Row];
   static constexpr int bytes = sizeof(Scalar), channels = step_channels(bytes), columns = config.columns;
   static constexpr int pixel_tiles = rolling_rows::pixel_tiles(config, Strict), width = 16 * pixel_tiles;
@@ -50,6 +55,13 @@ struct Step {
     }
   }
 
+  // From a channel's row to the next one.
+  CONVT_DEVICE static int row_bytes(const Params& p) { return boxes ? p.box_pitch : pitch; }
+  // Whether there are columns of x where a lane reads those of a run. Behind a box is what a stage had before.
+  CONVT_DEVICE static bool has_columns(const Params& p, int run, int lane) {
+    return !boxes || (run * 8 + lane / 4) * of_lane * bytes < p.box_pitch - halo_bytes;
+  }
+
   // Of channels_last: a pixel's 32 bytes, in front of which are `halo_pixels`. Those that lanes read at a time are in
   // different banks.
   CONVT_DEVICE static uint32_t place(int pixel) {
@@ -62,16 +74,22 @@ struct Step {
     return static_cast<int32_t>(reinterpret_cast<uintptr_t>(x) / 2 & 1);
   }
 
-  // A lane's channels of a run's columns and those in front of it, as they are multiplied. `before`: bits of a
-  // channel's row of 16-bit elements in front of the first one.
-  CONVT_DEVICE static void load(const Params& p, device::SharedAddress from, int32_t column, uint32_t before,
+  // Of a step, bytes to what a lane has.
+  CONVT_DEVICE static uint32_t lane_offset(const Params& p, int lane) {
+    const int g = lane / 4, l = lane % 4, pitch = row_bytes(p);
+    return static_cast<uint32_t>(Last ? of_lane * g * step_bytes + l * 8
+                                      : l * pitch + halo_bytes + of_lane * g * bytes);
+  }
+
+  // A lane's channels of a run's columns and those in front of it, as they are multiplied; `own` is the lane's of a
+  // step. `before`: bits of a channel's row of 16-bit elements in front of the first one.
+  CONVT_DEVICE static void load(const Params& p, device::SharedAddress own, int lane, int32_t column, uint32_t before,
                                 Tiles& to) {
-    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, l = lane % 4;
+    const int g = lane / 4;
     uint32_t raw[runs][count][2];
 #pragma unroll
     for (int r = 0; r < runs; ++r) {
       if constexpr (Last) {
-        const device::SharedAddress own = from + static_cast<uint32_t>(of_lane * g * step_bytes + l * 8);
 #pragma unroll
         for (int k = 0; k < count; ++k) {
           const int at = k - (columns - 1) + halo_pixels;  // 1 ... of_lane + 3
@@ -80,10 +98,9 @@ struct Step {
           raw[r][k][0] = v.x, raw[r][k][1] = v.y;
         }
       } else if constexpr (bytes == 4) {
-        const device::SharedAddress own = from + static_cast<uint32_t>(l * pitch + halo_bytes + of_lane * g * 4);
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const device::SharedAddress at = own + static_cast<uint32_t>(4 * e * pitch + r * 8 * of_lane * 4);
+          const device::SharedAddress at = own + static_cast<uint32_t>(4 * e * row_bytes(p) + r * 8 * of_lane * 4);
           const uint4 v = device::load_shared_16(at);
           constexpr int k0 = columns - 1;
           raw[r][k0][e] = v.x, raw[r][k0 + 1][e] = v.y, raw[r][k0 + 2][e] = v.z, raw[r][k0 + 3][e] = v.w;
@@ -91,11 +108,11 @@ struct Step {
           for (int k = 1; k < columns; ++k) raw[r][k0 - k][e] = device::load_shared_4(at - 4 * k);
         }
       } else {
-        load_pairs(p, from + static_cast<uint32_t>(l * pitch + halo_bytes + of_lane * g * 2), column + of_lane * g,
-                   before, raw[r]);
+        load_pairs(p, own, column + of_lane * g, before, raw[r]);
       }
     }
-    if constexpr (bytes == 4 && !Strict) {
+    // The copy engine rounds.
+    if constexpr (bytes == 4 && !Strict && !boxes) {
       uint32_t all[runs * count * 2];
 #pragma unroll
       for (int i = 0; i < runs * count * 2; ++i) all[i] = raw[i / (count * 2)][i / 2 % count][i % 2];
@@ -119,18 +136,18 @@ struct Step {
       for (int m = 0; m < tiles; ++m) {
 #pragma unroll
         for (int word = 0; word < words; ++word) {
-          const bool loaded = Last && bytes == 2, again = m + half < tiles;
-          to[r][m][2 * word] = loaded ? own(p, of_column[m][word]) : of_column[m][word];
-          to[r][m][2 * word + 1] = loaded || again ? own(p, of_column[m + half][word]) : of_column[m + half][word];
+          // Words that were loaded together, or are in two tiles, are copied once here: else they would be for each
+          // product. For the compiler those are numbers of their own.
+          const bool loaded = !Strict && (bytes == 2 ? Last : boxes), again = m + half < tiles;
+          const uint32_t first = of_column[m][word], second = of_column[m + half][word];
+          to[r][m][2 * word] = loaded ? first ^ p.zero : first;
+          to[r][m][2 * word + 1] = loaded || again ? second | p.zero : second;
         }
       }
     }
   }
 
  private:
-  // A copy that the compiler takes for another number. It would make one for each product of a column that is in two
-  // tiles, or of words that were loaded together.
-  CONVT_DEVICE static uint32_t own(const Params& p, uint32_t word) { return word | p.zero; }
   // Words of two channels, from the word `own` of the lane's first column of its first channel on.
   CONVT_DEVICE static void load_pairs(const Params& p, device::SharedAddress own, int32_t column, uint32_t before,
                                       uint32_t (&to)[count][2]) {
@@ -140,7 +157,7 @@ struct Step {
       uint32_t even[2][loaded];
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const device::SharedAddress at = own + static_cast<uint32_t>(4 * (2 * pair + e) * pitch);
+        const device::SharedAddress at = own + static_cast<uint32_t>(4 * (2 * pair + e) * row_bytes(p));
         uint32_t (&word)[loaded] = even[e];
 #pragma unroll
         for (int k = 0; k < left_words; ++k) word[k] = device::load_shared_4(at - 4 * (left_words - k));
@@ -151,9 +168,11 @@ struct Step {
           const uint2 v = device::load_shared_8(at);
           word[left_words] = v.x, word[left_words + 1] = v.y;
         }
-        word[loaded - 1] = device::load_shared_4(at + own_words * 4);
+        if constexpr (!boxes) {
+          word[loaded - 1] = device::load_shared_4(at + own_words * 4);
 #pragma unroll
-        for (int k = 0; k + 1 < loaded; ++k) word[k] = __funnelshift_r(word[k], word[k + 1], before);
+          for (int k = 0; k + 1 < loaded; ++k) word[k] = __funnelshift_r(word[k], word[k + 1], before);
+        }
       }
 #pragma unroll
       for (int k = 0; k < count; ++k) {
@@ -162,7 +181,7 @@ struct Step {
       }
     }
     // The word of a row's first column may begin with what is in front of it.
-    if (p.copied_bytes == 2) {
+    if (!boxes && p.copied_bytes == 2) {
 #pragma unroll
       for (int k = 0; k < columns - 1; ++k) {
         if (column + k - (columns - 1) < 0) to[k][0] = to[k][1] = 0;
@@ -173,26 +192,60 @@ struct Step {
 
 // Brings steps of x to shared memory, in the order in which a warp multiplies them: of its parts, of the rows of x that
 // they read, of its share of the channels.
-template <class S, class Scalar, bool Last>
+template <class S, class Scalar, Source From>
 struct Reader {
+  static constexpr bool Last = From == Source::pixels;
   static constexpr int bytes = sizeof(Scalar), width = S::width, channels = S::channels, columns = S::columns;
 
   const Params& p;
   const Scalar* group;  // of x: the lane's first element of a step is as far from the step's as here
   uint32_t part, stride;
-  int32_t split, step, row, last_row, column;
-  const Scalar* row_at;  // of the row's first step
-  const Scalar* at;      // of the step
+  int32_t split, first_channel, lane, step, image, row, last_row, column;
+  const Scalar* at;  // the lane's first element of the step
+  int64_t next_row;  // from behind a row's last step to the next row's first one
+  // Of rows of channels, what a lane copies: where to in a stage, the first channels that there are not; and the same
+  // of what is in front of rows, and how far it is from the first copy. And whether that is in the image, of this part.
+  uint32_t lane_to, side_to;
+  int32_t lane_channels, side_channels;
+  int64_t side_from;
+  bool copies[2], copies_side;
 
-  CONVT_DEVICE Reader(const Params& params, const Scalar* x, uint32_t first, uint32_t distance, int32_t of_warp)
-      : p(params), part(first), stride(distance), split(of_warp) {
-    group = x + (p.copied_bytes == 16 ? Copies<16>::offset(p) : Last && p.copied_bytes == 2 ? 0 : Copies<4>::offset(p));
+  CONVT_DEVICE Reader(const Params& params, const Scalar* x, int32_t of_group, uint32_t first_part, uint32_t distance,
+                      int32_t of_warp, int32_t of_lane)
+      : p(params),
+        part(first_part),
+        stride(distance),
+        split(of_warp),
+        first_channel(of_group * params.channels),
+        lane(of_lane) {
+    group = x + (p.copied_bytes == 16          ? Copies<16>::offset(p, lane)
+                 : Last && p.copied_bytes == 2 ? 0
+                                               : Copies<4>::offset(p, lane));
+    next_row = p.x_row_stride - (p.t.steps - split + p.t.splits - 1) / p.t.splits * p.step_stride;
     if (split >= p.t.steps) part = static_cast<uint32_t>(p.t.units);
+    if constexpr (From == Source::rows) {
+      if (p.copied_bytes == 16) {
+        place<16>();
+      } else {
+        place<4>();
+      }
+      device::forget(lane_to), device::forget(side_to);
+    }
     begin();
   }
 
-  // The next step, if there is one.
-  CONVT_DEVICE void fetch(device::SharedAddress to) {
+  // The next step, if there is one. Boxes are counted on a barrier of the stage.
+  CONVT_DEVICE void fetch(device::SharedAddress to, device::SharedAddress barrier) {
+    if constexpr (From == Source::boxes) {
+      if (!has()) return;
+      if (device::elect()) {
+        device::mbarrier_arrive_expect(barrier, static_cast<uint32_t>(channels * p.box_pitch));
+        const int32_t from[] = {column - halo_bytes / bytes, row, first_channel + step * channels, image, 0};
+        device::box_load(to, p.x_map, from, barrier);
+      }
+      advance();
+      return;
+    }
     if (has()) {
       if (p.copied_bytes == 16) {
         copy<16>(to);
@@ -223,11 +276,31 @@ struct Reader {
     static constexpr int sides = Last ? left * of_row : left * channels;
     static_assert(sides <= 32);
 
-    CONVT_DEVICE static int lane() { return static_cast<int>(threadIdx.x % 32); }
-    CONVT_DEVICE static int64_t offset(const Params& p) {
-      return lane() / in_row * (Last ? p.x_column_stride : p.x_channel_stride) + lane() % in_row * elements;
+    CONVT_DEVICE static int64_t offset(const Params& p, int lane) {
+      return lane / in_row * (Last ? p.x_column_stride : p.x_channel_stride) + lane % in_row * elements;
     }
   };
+
+  template <int Bytes>
+  CONVT_DEVICE void place() {
+    using C = Copies<Bytes>;
+    const int in_row = lane % C::in_row, of_rows = lane / C::in_row;
+    const int side_row = lane % channels, chunk = -1 - lane / channels;
+    lane_to = static_cast<uint32_t>(of_rows * S::pitch + halo_bytes + in_row * Bytes);
+    side_to = static_cast<uint32_t>(side_row * S::pitch + halo_bytes + chunk * Bytes);
+    lane_channels = p.channels - of_rows, side_channels = p.channels - side_row;
+    side_from = (side_row - of_rows) * p.x_channel_stride + (chunk - in_row) * C::elements;
+  }
+  template <int Bytes>
+  CONVT_DEVICE void begin_row() {
+    using C = Copies<Bytes>;
+#pragma unroll
+    for (int k = 0; k < C::again; ++k) {
+      copies[k] = column + (lane % C::in_row + k * 32) * C::elements < p.w_axis.in;
+    }
+    const int32_t before = column + (-1 - lane / channels) * C::elements;
+    copies_side = before >= 0 && before < p.w_axis.in;
+  }
 
   CONVT_DEVICE bool has() const { return part < static_cast<uint32_t>(p.t.units); }
 
@@ -235,17 +308,24 @@ struct Reader {
     step = split;
     for (; has(); part += stride) {
       const Part now = make_part(p, part);
-      row = larger(now.first - p.reach + 1, 0), last_row = smaller(now.last, p.h.in), column = now.column;
-      row_at = group + (now.image * p.x_batch_stride + row * p.x_row_stride + column * (Last ? p.x_column_stride : 1) +
-                        int64_t{split * channels} * (Last ? 1 : p.x_channel_stride));
-      at = row_at;
-      if (row < last_row) return;
+      row = larger(now.first - p.reach + 1, 0), last_row = smaller(now.last, p.h.in);
+      column = now.column, image = now.image;
+      at = group + (now.image * p.x_batch_stride + row * p.x_row_stride + column * (Last ? p.x_column_stride : 1) +
+                    int64_t{split * channels} * (Last ? 1 : p.x_channel_stride));
+      if (row < last_row) break;
+    }
+    if constexpr (From == Source::rows) {
+      if (p.copied_bytes == 16) {
+        begin_row<16>();
+      } else {
+        begin_row<4>();
+      }
     }
   }
   CONVT_DEVICE void advance() {
     step += p.t.splits, at += p.step_stride;
     if (step < p.t.steps) return;
-    step = split, ++row, row_at += p.x_row_stride, at = row_at;
+    step = split, ++row, at += next_row;
     if (row < last_row) return;
     part += stride;
     begin();
@@ -254,9 +334,9 @@ struct Reader {
   template <int Bytes>
   CONVT_DEVICE void copy(device::SharedAddress to) const {
     using C = Copies<Bytes>;
-    const int lane = C::lane(), in_row = lane % C::in_row, of_rows = lane / C::in_row;
     // Rows and pixels are whole copies, each of which is in the image or not.
     if constexpr (Last) {
+      const int in_row = lane % C::in_row, of_rows = lane / C::in_row;
       const bool has_channels = in_row * C::elements < p.channels - step * channels;
       const int32_t left = has_channels ? p.w_axis.in - column - of_rows : 0;
       const Scalar* from = at;
@@ -271,32 +351,26 @@ struct Reader {
                                    at - (2 * of_rows + 1) * p.x_column_stride);
       }
     } else {
-      const int32_t rows = p.channels - step * channels - of_rows;
+      const int32_t done = step * channels;
       const Scalar* from = at;
-      const device::SharedAddress first = to + static_cast<uint32_t>(of_rows * S::pitch + halo_bytes + in_row * Bytes);
+      const device::SharedAddress first = to + lane_to;
 #pragma unroll
       for (int i = 0; i < C::rounds; ++i, from += C::rows * p.x_channel_stride) {
 #pragma unroll
         for (int k = 0; k < C::again; ++k) {
-          const bool is = column + (in_row + k * 32) * C::elements < p.w_axis.in && rows > i * C::rows;
-          device::cp_async_if<Bytes>(is, first + static_cast<uint32_t>(i * C::rows * S::pitch + k * 32 * Bytes),
+          device::cp_async_if<Bytes>(copies[k] && lane_channels > done + i * C::rows,
+                                     first + static_cast<uint32_t>(i * C::rows * S::pitch + k * 32 * Bytes),
                                      from + k * 32 * C::elements);
         }
       }
-      if (lane < C::sides) {
-        const int side_row = lane % channels, chunk = -1 - lane / channels;
-        const int32_t before = column + chunk * C::elements;
-        device::cp_async_if<Bytes>(before >= 0 && before < p.w_axis.in && step * channels + side_row < p.channels,
-                                   to + static_cast<uint32_t>(side_row * S::pitch + halo_bytes + chunk * Bytes),
-                                   at + ((side_row - of_rows) * p.x_channel_stride + (chunk - in_row) * C::elements));
-      }
+      device::cp_async_if<Bytes>(lane < C::sides, copies_side && side_channels > done, to + side_to, at + side_from);
     }
   }
 
   // Rows of 16-bit elements that begin anywhere: the words that have them.
   CONVT_DEVICE void copy_words(device::SharedAddress to) const {
     using C = Copies<4>;
-    const int lane = C::lane(), in_row = lane % C::in_row, of_rows = lane / C::in_row;
+    const int in_row = lane % C::in_row, of_rows = lane / C::in_row;
     const auto copy_word = [&](const Scalar* from, int32_t first, bool is, device::SharedAddress where) {
       const int32_t before = S::odd(from), left = p.w_axis.in - first + before;
       const int valid = is && first - before >= -1 ? larger(0, smaller(left, 2)) * bytes : 0;
@@ -325,7 +399,7 @@ struct Reader {
 
   // Channels of 16 bits of pixels that begin anywhere, one by one.
   CONVT_DEVICE void copy_elements(device::SharedAddress to) const {
-    const int lane = static_cast<int>(threadIdx.x % 32), channel = step * channels + lane % 16;
+    const int channel = step * channels + lane % 16;
 #pragma unroll 4
     for (int pixel = lane / 16 - (columns - 1); pixel < width; pixel += 2) {
       const bool is =
@@ -344,10 +418,9 @@ struct Output {
 };
 
 // Writes the weights of a group to shared memory as lanes multiply them: [step][row above][column before][tile][lane].
-template <class Scalar, bool Strict, int Row, bool Last>
+template <class S, class Scalar, bool Strict>
 CONVT_DEVICE void write_weights(const Params& p, int32_t group, unsigned char* weights) {
-  using S = Step<Scalar, Strict, Row, Last>;
-  constexpr Config c = configs[Row];
+  constexpr Config c = S::config;
   constexpr int words = weight_words(Strict), step_words = c.rows * c.columns * c.tiles * 32 * words, together = 8;
   const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
   const auto elements = static_cast<int32_t>(p.taps_of_channel.divisor) * p.out_channels;
@@ -390,7 +463,9 @@ CONVT_DEVICE void write_weights(const Params& p, int32_t group, unsigned char* w
             half[6] = static_cast<uint16_t>(parts[0]);
           }
         } else if constexpr (sizeof(Scalar) == 4) {
-          const uint32_t word = tf32_operand(value[k]);
+          // As x is rounded.
+          const uint32_t word =
+              S::boxes ? __float_as_uint(nearest_tf32(__uint_as_float(value[k]))) : tf32_operand(value[k]);
           if (has(k)) to[e] = word;
         } else {
           if (has(k)) reinterpret_cast<uint16_t*>(to)[e] = static_cast<uint16_t>(value[k]);
@@ -414,6 +489,7 @@ struct Segments {
     memory = static_cast<Scalar*>(p.y) + (part.image * p.y_batch_stride + row * p.y_row_stride + first +
                                           (Last ? 0 : int64_t{group} * p.out_channels * p.y_channel_stride));
   }
+  CONVT_DEVICE void next_frame() { row += p.h.stride, memory += p.h.stride * p.y_row_stride; }
   // The row of a segment, relative to the first one, and its channel.
   CONVT_DEVICE static int32_t row_of(const Params& p, int32_t s, int32_t& co) {
     auto rest = static_cast<uint32_t>(s);
@@ -495,14 +571,14 @@ CONVT_DEVICE void store_segments(const Params& p, const Segments<Scalar, Last>& 
 }
 
 // Stores rows of y from registers, at strides of a row up to 2: a lane has neighbouring outputs of a segment, or of two
-// of them. They begin with a vector of y, or, of a stride of 2 and an odd padding, one in front of it: then each lane
-// takes the next one's first output.
-template <class S, int Stride, int OutputTiles, class Scalar>
-CONVT_DEVICE void store_runs(const Params& p, const Segments<Scalar, false>& y, const int64_t* segments_of_y,
+// of them. They begin with a vector of y, or, of a stride of 2 and an odd padding (`Shifted`), one in front of it: then
+// each lane takes the next one's first output.
+template <class S, int Stride, bool Shifted, int OutputTiles, class Scalar>
+CONVT_DEVICE void store_runs(const Params& p, const Segments<Scalar, false>& y, int lane, const int64_t* segments_of_y,
                              const float (&sums)[OutputTiles][S::pixel_tiles][4]) {
   constexpr int run = S::of_lane * Stride, whole = 16 / sizeof(Scalar), vector = run < whole ? run : whole;
   constexpr int of_lane = 3 - Stride;  // segments
-  const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, l = lane % 4;
+  const int g = lane / 4, l = lane % 4;
   const bool all_rows = y.has_all_rows();
   const int32_t length = y.last - y.first;
 #pragma unroll
@@ -517,24 +593,17 @@ CONVT_DEVICE void store_runs(const Params& p, const Segments<Scalar, false>& y, 
         return sums[u][r * S::half + column % S::half][2 * (column / S::half) + (Stride == 2 ? i % 2 : q)];
       };
       float next[S::runs + 1];
-      if constexpr (Stride == 2) {
-        if (p.shifted) {
+      if constexpr (Shifted) {
 #pragma unroll
-          for (int r = 0; r < S::runs; ++r) next[r] = __shfl_sync(0xffffffffu, value(r, 0), (lane + 4) & 31);
-        }
+        for (int r = 0; r < S::runs; ++r) next[r] = __shfl_sync(0xffffffffu, value(r, 0), (lane + 4) & 31);
       }
       next[S::runs] = 0;
 #pragma unroll
       for (int r = 0; r < S::runs; ++r) {
         float v[run];
 #pragma unroll
-        for (int i = 0; i < run; ++i) v[i] = value(r, i);
-        if constexpr (Stride == 2) {
-          if (p.shifted) {
-#pragma unroll
-            for (int i = 0; i + 1 < run; ++i) v[i] = v[i + 1];
-            v[run - 1] = g < 7 ? next[r] : next[r + 1];
-          }
+        for (int i = 0; i < run; ++i) {
+          v[i] = !Shifted ? value(r, i) : i + 1 < run ? value(r, i + 1) : g < 7 ? next[r] : next[r + 1];
         }
         const int32_t first = (r * 8 + g) * run;
 #pragma unroll
@@ -546,27 +615,31 @@ CONVT_DEVICE void store_runs(const Params& p, const Segments<Scalar, false>& y, 
   }
 }
 
-// Sums begin with the bias, of the first of the warps that have the same outputs.
+// Sums begin with the bias, of the first of the warps that have the same outputs. The compiler is not to write them
+// again on each of several ways to their use.
 template <int OutputTiles, int PixelTiles>
-CONVT_DEVICE void begin_sums(float (&sums)[OutputTiles][PixelTiles][4], const Output* outputs, bool first) {
+CONVT_DEVICE void begin_sums(float (&sums)[OutputTiles][PixelTiles][4], const Output* outputs, int lane, bool first) {
 #pragma unroll
   for (int u = 0; u < OutputTiles; ++u) {
     float bias[2];
 #pragma unroll
-    for (int q = 0; q < 2; ++q) bias[q] = first ? outputs[u * 8 + threadIdx.x % 4 * 2 + q].bias : 0;
+    for (int q = 0; q < 2; ++q) bias[q] = first ? outputs[u * 8 + lane % 4 * 2 + q].bias : 0;
 #pragma unroll
-    for (int k = 0; k < PixelTiles * 4; ++k) sums[u][k / 4][k % 4] = bias[k % 2];
+    for (int k = 0; k < PixelTiles * 4; ++k) {
+      sums[u][k / 4][k % 4] = bias[k % 2];
+      device::forget(sums[u][k / 4][k % 4]);
+    }
   }
 }
 
 // A lane's words of a tile's weights.
 template <int Words>
-CONVT_DEVICE void load_weights(const unsigned char* of_tile, uint32_t (&b)[Words]) {
+CONVT_DEVICE void load_weights(device::SharedAddress of_tile, uint32_t (&b)[Words]) {
   if constexpr (Words == 4) {
-    const uint4 v = *reinterpret_cast<const uint4*>(of_tile);
+    const uint4 v = device::load_shared_16(of_tile);
     b[0] = v.x, b[1] = v.y, b[2] = v.z, b[3] = v.w;
   } else {
-    const uint2 v = *reinterpret_cast<const uint2*>(of_tile);
+    const uint2 v = device::load_shared_8(of_tile);
     b[0] = v.x, b[1] = v.y;
   }
 }
@@ -574,13 +647,12 @@ CONVT_DEVICE void load_weights(const unsigned char* of_tile, uint32_t (&b)[Words
 // Adds the products of a step's tiles with the weights of those (row above, column before) that `taps` says, or of all.
 // If there are any of a row, there are those of its first column. Strict float32 sums a row's before it adds them: the
 // fewer additions, the smaller is its error.
-template <class Scalar, bool Strict, int Row, bool Last, bool All, class Tiles, class Sums>
-CONVT_DEVICE void add_products(Sums& sums, const Tiles& a, const unsigned char* weights, uint32_t taps) {
-  using S = Step<Scalar, Strict, Row, Last>;
+template <class S, class Scalar, bool Strict, bool All, class Sums>
+CONVT_DEVICE void add_products(Sums& sums, const typename S::Tiles& a, device::SharedAddress weights, uint32_t taps) {
   constexpr int rows = S::config.rows, columns = S::columns, tiles = S::config.tiles, words = weight_words(Strict);
   const auto has = [&](int i, int j) { return All || (taps >> (i * columns + j) & 1) != 0; };
   const auto load = [&](int i, int j, int u, uint32_t (&b)[words]) {
-    load_weights(weights + ((i * columns + j) * tiles + u) * 32 * words * 4, b);
+    load_weights(weights + static_cast<uint32_t>(((i * columns + j) * tiles + u) * 32 * words * 4), b);
   };
 #pragma unroll
   for (int i = 0; i < rows; ++i) {
@@ -621,15 +693,23 @@ CONVT_DEVICE void add_products(Sums& sums, const Tiles& a, const unsigned char* 
   }
 }
 
-template <class Scalar, bool Strict, int Row, bool Last>
+template <class Scalar, bool Strict, int Row, Source From>
 __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const __grid_constant__ Params p) {
-  using S = Step<Scalar, Strict, Row, Last>;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if constexpr (From == Source::boxes) return;  // never launched
+#endif
+  using S = Step<Scalar, Strict, Row, From>;
+  constexpr bool Last = From == Source::pixels;
   constexpr Config c = configs[Row];
   constexpr int pixel_tiles = S::pixel_tiles, words = weight_words(Strict), whole = 16 / sizeof(Scalar);
   constexpr int step_weights = c.rows * c.columns * c.tiles * 32 * words * 4;
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, l = lane % 4;
+  const auto thread = static_cast<int>(threadIdx.x);
+  // What addresses are made of is kept: the compiler would rather make it anew from registers that are slow to read.
+  int32_t lane = thread % 32;
+  if constexpr (From == Source::boxes) device::forget(lane);
+  const int g = lane / 4, l = lane % 4;
   const auto warp = static_cast<int>(device::uniform(threadIdx.x / 32));
   const int split = warp & (t.splits - 1), of_block = warp >> p.split_bits;
 
@@ -640,12 +720,26 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
   const auto units = static_cast<uint32_t>(t.units);
   uint32_t unit = index * block_parts + static_cast<uint32_t>(of_block);
   const Scalar* x = static_cast<const Scalar*>(p.x) + int64_t{group} * p.channels * p.x_channel_stride;
-  const device::SharedAddress ring = device::shared_address(shared + t.places.stages + warp * t.warp_bytes);
+  device::SharedAddress start = device::shared_address(shared);
+  device::forget(start);
+  const device::SharedAddress ring = start + static_cast<uint32_t>(t.places.stages + warp * t.warp_bytes);
+  const device::SharedAddress barriers = start + static_cast<uint32_t>(t.places.barriers + warp * t.stages * 8);
+  if constexpr (From == Source::boxes) {
+    if (lane < t.stages) device::mbarrier_init(barriers + static_cast<uint32_t>(lane) * 8, 1);
+    device::mbarrier_init_fence();
+    __syncwarp();
+  }
 
-  Reader<S, Scalar, Last> reader(p, x, unit, stride, split);
+  Reader<S, Scalar, From> reader(p, x, group, unit, stride, split, lane);
   // The first steps come while the weights do.
+  const uint32_t stages = From == Source::boxes ? static_cast<uint32_t>(t.stages) : least_stages;
+  if constexpr (From == Source::boxes) {
+#pragma unroll 1
+    for (uint32_t i = 0; i + 1 < stages; ++i) reader.fetch(ring + i * S::size, barriers + i * 8);
+  } else {
 #pragma unroll
-  for (int i = 0; i < stages - 1; ++i) reader.fetch(ring + i * S::size);
+    for (uint32_t i = 0; i + 1 < least_stages; ++i) reader.fetch(ring + i * S::size, barriers);
+  }
 
   uint4* zeros = reinterpret_cast<uint4*>(shared);
   for (int i = thread; i < t.weight_bytes / 16; i += 32 * t.warps) zeros[i] = make_uint4(0, 0, 0, 0);
@@ -672,21 +766,26 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
     segments_of_y[thread] = Segments<Scalar, Last>::offset(p, above, co);
   }
   __syncthreads();
-  write_weights<Scalar, Strict, Row, Last>(p, group, shared);
+  write_weights<S, Scalar, Strict>(p, group, shared);
   __syncthreads();
 
-  const unsigned char* weights = shared + lane * words * 4;
+  device::SharedAddress weights = start + static_cast<uint32_t>(lane * words * 4);
+  uint32_t lane_stage = S::lane_offset(p, lane);
+  if constexpr (From == Source::boxes) device::forget(weights), device::forget(lane_stage);
   const Scalar* segment = reinterpret_cast<const Scalar*>(shared + t.places.segments + of_block * t.warp_segments);
-  const device::SharedAddress segments = device::shared_address(segment);
+  const device::SharedAddress segments = start + static_cast<uint32_t>(t.places.segments + of_block * t.warp_segments);
   const uint32_t pixel_bytes = static_cast<uint32_t>(t.pixel_outputs) * sizeof(Scalar);
   const uint32_t lane_segment = static_cast<uint32_t>(S::of_lane * g) * pixel_bytes;
-  uint32_t stage = 0;
+  int32_t splits = t.splits;
+  if constexpr (From == Source::boxes) device::forget(splits);
+  uint32_t stage = 0, parity = 0;
 #pragma unroll 1
   for (; unit < units; unit += stride) {
     const Part part = make_part(p, unit);
+    Segments<Scalar, Last> y(p, part, part.first, group);
     float sums[c.rows][c.tiles][pixel_tiles][4];
 #pragma unroll
-    for (int i = 0; i < c.rows; ++i) begin_sums<c.tiles, pixel_tiles>(sums[i], outputs, split == 0);
+    for (int i = 0; i < c.rows; ++i) begin_sums<c.tiles, pixel_tiles>(sums[i], outputs, lane, split == 0);
 #pragma unroll 1
     for (int32_t row = part.first - p.reach + 1; row < part.last; ++row) {
       if (static_cast<uint32_t>(row) < static_cast<uint32_t>(p.h.in)) {
@@ -694,27 +793,31 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
         const int32_t from = larger(part.first - row, 0), to = smaller(part.last - row, c.rows);
         const uint32_t taps = p.taps & ((1u << to * c.columns) - 1) & ~((1u << from * c.columns) - 1);
         uint32_t odd = 0;
-        if constexpr (sizeof(Scalar) == 2 && !Last) {
+        if constexpr (sizeof(Scalar) == 2 && From == Source::rows) {
           if (p.copied_bytes == 2) {
             odd = 16 * static_cast<uint32_t>(S::odd(x + (part.image * p.x_batch_stride + row * p.x_row_stride +
                                                          l * p.x_channel_stride + part.column)));
           }
         }
 #pragma unroll 1
-        for (int32_t step = split; step < t.steps; step += t.splits) {
-          device::cp_async_wait<stages - 2>();
+        for (int32_t step = split; step < t.steps; step += splits) {
+          if constexpr (From == Source::boxes) {
+            device::mbarrier_wait(barriers + stage * 8, parity);
+          } else {
+            device::cp_async_wait<least_stages - 2>();
+          }
           __syncwarp();
-          const uint32_t free = stage == 0 ? (stages - 1) * S::size : stage - S::size;
-          reader.fetch(ring + free);
+          const uint32_t free = stage == 0 ? stages - 1 : stage - 1;
+          reader.fetch(ring + free * S::size, barriers + free * 8);
           typename S::Tiles a;
-          S::load(p, ring + stage, part.column, odd, a);
-          stage = stage == (stages - 1) * S::size ? 0 : stage + S::size;
-          const unsigned char* of_step = weights + step * step_weights;
+          S::load(p, ring + stage * S::size + lane_stage, lane, part.column, odd, a);
+          if (++stage == stages) stage = 0, parity ^= 1;
+          const device::SharedAddress of_step = weights + static_cast<uint32_t>(step * step_weights);
           // Without a question, operands are read ahead; in strict float32 there are no registers for them.
           if (!Strict && taps == (1u << c.rows * c.columns) - 1) {
-            add_products<Scalar, Strict, Row, Last, true>(sums, a, of_step, taps);
+            add_products<S, Scalar, Strict, true>(sums, a, of_step, taps);
           } else {
-            add_products<Scalar, Strict, Row, Last, false>(sums, a, of_step, taps);
+            add_products<S, Scalar, Strict, false>(sums, a, of_step, taps);
           }
         }
       }
@@ -745,17 +848,27 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
           device::named_barrier(1 + of_block, 32 * t.splits);
         }
         if (split == 0) {
-          const Segments<Scalar, Last> y(p, part, row, group);
           bool bad = false;
 #pragma unroll
-          for (int k = 0; k < c.tiles * pixel_tiles * 4; ++k) {
-            const float v = sums[0][k / 4 / pixel_tiles][k / 4 % pixel_tiles][k % 4];
-            bad |= !(v == v);
+          for (int r = 0; r < S::runs; ++r) {
+            bool of_run = false;
+#pragma unroll
+            for (int k = 0; k < c.tiles * S::half * 2; ++k) {
+              const float (&v)[4] = sums[0][k / 2 / S::half][r * S::half + k / 2 % S::half];
+              of_run |= !(v[k % 2 * 2] == v[k % 2 * 2]) || !(v[k % 2 * 2 + 1] == v[k % 2 * 2 + 1]);
+            }
+            bad |= of_run && S::has_columns(p, r, lane);
           }
           if (p.lane_stride == 2) {
-            if constexpr (!Last) store_runs<S, 2, c.tiles>(p, y, segments_of_y, sums[0]);
+            if constexpr (!Last) {
+              if (p.shifted) {
+                store_runs<S, 2, true, c.tiles>(p, y, lane, segments_of_y, sums[0]);
+              } else {
+                store_runs<S, 2, false, c.tiles>(p, y, lane, segments_of_y, sums[0]);
+              }
+            }
           } else if (p.lane_stride == 1) {
-            if constexpr (!Last) store_runs<S, 1, c.tiles>(p, y, segments_of_y, sums[0]);
+            if constexpr (!Last) store_runs<S, 1, false, c.tiles>(p, y, lane, segments_of_y, sums[0]);
           } else {
 #pragma unroll
             for (int u = 0; u < c.tiles; ++u) {
@@ -794,6 +907,7 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
             repair<Scalar, Strict, Last>(p, part, row, group, outputs);
           }
         }
+        y.next_frame();
       }
 #pragma unroll
       for (int i = 0; i + 1 < c.rows; ++i) {
@@ -803,7 +917,7 @@ __global__ void __launch_bounds__(32 * most_warps, 1) rolling_rows_kernel(const 
               sums[i + 1][k / 4 / pixel_tiles][k / 4 % pixel_tiles][k % 4];
         }
       }
-      begin_sums<c.tiles, pixel_tiles>(sums[c.rows - 1], outputs, split == 0);
+      begin_sums<c.tiles, pixel_tiles>(sums[c.rows - 1], outputs, lane, split == 0);
     }
   }
 }

@@ -12,12 +12,14 @@
 namespace convt::rolling_rows {
 
 struct Params : StridedParams {
+  TensorMap x_map;  // where the copy engine brings x
   Tiling t;
   uint32_t taps;  // bit i * columns + j: some output of a frame reads the input i rows above and j columns before
   int32_t copied_bytes;                  // of x that can be copied at once: 16, 4 or 2
   int64_t step_stride;                   // from a warp's step of x to its next one
   int32_t store_width;                   // elements of y that can be written at once
   uint32_t zero;                         // which the compiler does not know
+  int32_t box_pitch;                     // bytes of a channel's row of a box of x
   int32_t reach;                         // rows of x that a frame of rows reads
   int32_t split_bits;                    // 2^split_bits warps have the same outputs
   Divisor group_blocks, strips, chunks;  // of a block's index, a part's

@@ -59,7 +59,9 @@ void rolling_rows_candidates(const Problem& p, const DeviceInfo& device, std::ve
       continue;
     }
     const int64_t shared = device.shared_memory_per_block;
-    const auto [t, seconds] = rolling_rows::choose(config, p, device.multiprocessors, shared, slower(device));
+    const bool copy_engine = hopper_refusal(device).empty() && p.x_aligned;
+    const auto [t, seconds] =
+        rolling_rows::choose(config, p, device.multiprocessors, shared, slower(device), copy_engine);
     if (seconds == 0) {
       refused("needs " + std::to_string(rolling_rows::tiling(config, p, {1, 1, 1}).shared_bytes) +
               " bytes of shared memory, more than the " + std::to_string(shared) + " of a block");
