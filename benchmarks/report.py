@@ -15,6 +15,7 @@ NEVER_SLOWER = 0.97  # a ratio of times below this is slower, above it within no
 FLOOR_US = 20  # time / floor says nothing where launches dominate
 SMALL_US = 3
 WORST = 15
+ACCURATE = 1.25  # times torch's error: the most that float32 without TF32 may have
 CELL = ["case", "op", "precision", "layout"]
 # Sources of the cases that the report lists one by one.
 LISTED = ("KernelBench", "representative layer")
@@ -230,6 +231,21 @@ def remarks(rows):
     return "\n".join(f"- {line}" for line in lines)
 
 
+def accuracy(rows):
+    """float32 without TF32 against torch's, of this source: the largest ratio of errors, and where it is too large."""
+    strict = rows[(rows.precision == "fp32") & rows.us_median.notna() & ~rows.stale]
+    ours, theirs = (strict[strict.impl == impl].set_index(CELL).rel_l2 for impl in ("convt", "torch"))
+    ratio = (ours / theirs[theirs > 0]).dropna().sort_values(ascending=False)
+    if ratio.empty:
+        return ""
+    worse = ratio[ratio > ACCURATE]
+    named = "; ".join(f"{case}, {layout}: {value:.2f}" for (case, _, _, layout), value in worse[:WORST].items())
+    return (
+        f"float32 without TF32: the error (relative L2) is at most {ratio.iloc[0]:.2f} times torch's, and more than "
+        f"{ACCURATE} times in {len(worse)} of {len(ratio)} cells" + (f": {named}." if named else ".")
+    )
+
+
 def runs_table(store):
     rows = []
     counts = pd.Series(list(store.run_of.values()), dtype=int).value_counts()
@@ -340,6 +356,7 @@ def write(store, digest=None):
         text += [
             f"## {operation}, {part.case.nunique()} cases", "", overall, "",
             f"The best peer is: {peers_that_win(part)}.", "",
+            *([errors, ""] if (errors := accuracy(rows[rows.op == operation])) else []),
             f"![speed-up]({stem}speedup.png)", "", f"![roofline]({stem}roofline.png)", "",
             "### By class", "", "A case is in the first class that fits; the small ones count in their class too.", "",
             by_kind(part), "",

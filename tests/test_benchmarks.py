@@ -498,6 +498,22 @@ def test_report_of_made_up_rows(tmp_path):
         assert f"(test-1-{name}.png)" in written
 
 
+def test_errors_in_the_report(tmp_path):
+    from benchmarks import report
+
+    def cell(case, ours, theirs, **more):
+        return [row(case, rel_l2=ours, **more), row(case, "torch", rel_l2=theirs, **more)]
+
+    rows = [*cell("a", 1.2e-7, 1e-7), *cell("b", 1.4e-7, 1e-7), *cell("c", 5e-4, 1e-4, precision="tf32"), row("d")]
+    results = new_store(tmp_path, "new", rows)
+    text = report.accuracy(report.load_rows(results, "new"))
+    assert "at most 1.40 times torch's, and more than 1.25 times in 1 of 2 cells: b, nchw: 1.40." in text
+    report.write(results, "new")
+    assert text in (tmp_path / "test-1-report.md").read_text()
+    assert report.accuracy(report.load_rows(results, "other")) == "", "of another source"
+    assert "in 0 of 1 cells." in report.accuracy(report.load_rows(new_store(tmp_path / "one", "new", rows[:2]), "new"))
+
+
 def test_layers_that_the_report_has_one_by_one(tmp_path):
     """The best peer in either layout is the faster layout's, though not the cell's own."""
     from benchmarks import report
