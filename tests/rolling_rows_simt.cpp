@@ -66,6 +66,8 @@ bool run() {
       plan->grid = p.groups * (pick(0, 1) == 0 ? 1 : pick(1, rolling_rows::blocks_of_all(t)));
     }
   }
+  // Boxes wherever the copy engine takes them, but for some.
+  if (!Last && pick(0, 3) != 0) plan->cut[4] = 1;
   const rolling_rows::Tiling t = rolling_rows::tiling(config, p, plan->cut);
   rolling_rows::Params params =
       rolling_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
