@@ -59,7 +59,7 @@ bool run() {
     // As other problems are cut, by few blocks or many.
     const int32_t warps = 1 << pick(0, 4);
     const rolling_rows::Cut cut{warps, 1 << pick(0, 4), static_cast<int32_t>(pick(1, 5)),
-                                static_cast<int32_t>(pick(3, 5)), static_cast<int32_t>(pick(0, 1))};
+                                static_cast<int32_t>(pick(3, 5))};
     if (cut[1] <= warps && rolling_rows::tiling(config, p, cut).shared_bytes <= 227 << 10) {
       plan->cut = cut, plan->block = 32 * warps;
       const rolling_rows::Tiling t = rolling_rows::tiling(config, p, cut);
@@ -67,7 +67,7 @@ bool run() {
     }
   }
   // Boxes wherever the copy engine takes them, but for some.
-  if (!Last && pick(0, 3) != 0) plan->cut[4] = 1;
+  plan->cut[4] = !Last && pick(0, 3) != 0 ? 1 : 0;
   const rolling_rows::Tiling t = rolling_rows::tiling(config, p, plan->cut);
   rolling_rows::Params params =
       rolling_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
