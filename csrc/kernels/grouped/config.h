@@ -41,9 +41,11 @@ inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of w
 // together where there are more. Where the channels of x are neighbours a step needs more vectors than where its
 // columns are, for which a second round costs more in registers than it saves; strict float32 has none for it.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
-constexpr int32_t early_rounds(bool strict, bool x_pixels) { return strict || x_pixels ? 1 : 2; }
-constexpr int32_t held_vectors(bool strict, bool x_pixels) {  // of a block
-  return early_rounds(strict, x_pixels) * early_loads(strict) * block;
+constexpr int32_t early_rounds(int64_t element_bytes, bool strict, bool x_pixels) {
+  return strict || (x_pixels && element_bytes == 2) ? 1 : 2;
+}
+constexpr int32_t held_vectors(int64_t element_bytes, bool strict, bool x_pixels) {  // of a block
+  return early_rounds(element_bytes, strict, x_pixels) * early_loads(strict) * block;
 }
 constexpr int32_t late_loads(bool strict) { return strict ? 1 : 4; }
 // Phases of a row that share what a warp reads of the input: so many sets of accumulators are kept.
@@ -160,7 +162,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.block = place(block_bytes);
   t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);
-  t.places.items = place(12 * held_vectors(strict(p), t.x_pixels));
+  t.places.items = place(12 * held_vectors(element_size(p.dtype), strict(p), t.x_pixels));
   t.places.units = place(int64_t{unit_bytes} * t.units);
   t.places.works = place(int64_t{2 * 8} * t.rows * (t.kernel_rows + 1));
   t.places.entries = place(8 * (p.kernel_w * t.steps + 1));
@@ -218,13 +220,44 @@ inline int64_t shared_columns(const Axis<int64_t>& a, const Phases& w, int64_t r
   return count;
 }
 
+// The numbers of the model of time: rates and what was fitted to sweeps of cuts on an H200.
+struct Model {
+  double rate, cycles;  // instructions that an SM issues in a cycle, and cycles of a warp for each of its own
+  // Instructions: of a batch's entry; of a tile's tap in strict float32; of a vector that is stored; of a batch, and of
+  // a tile of a residue; of 32 outputs without taps; of a plane; of what is loaded, over what is counted.
+  double entry, strict_tap, copy, batch, residue, bare, plane, load;
+  // Cycles: of a step that waits for inputs that no thread holds, and of each of their vectors; of a block, and of each
+  // of its words of weights.
+  double late, late_vector, begin, weight;
+  // Of memory: the part of inputs that are read again that takes time; factors where strips end within lines and rows
+  // begin within vectors; a byte's that has begun to be written, and a place's; bytes a second.
+  double again, cut_lines, cut_vectors, begun, places, bandwidth;
+  double overlap, power;  // of instructions and memory
+};
+// Of planes of y: fitted to 34 000 cuts of 54 layers, all but three made up. The choice takes
+// 1.02 to 1.03 times the best one's time, of layers that were left out of the fit, too.
+inline constexpr Model plane_models[] = {
+    // TF32, strict float32, 16 bits
+    {6.24, 4.74,     5.33,  4.65,  5.59, 256,  8.41,    0.235,    1.62,     0.992, 1.39e+03,
+     333,  1.47e+04, 0.734, 0.222, 1.78, 1.13, 2.6e-09, 4.81e-05, 6.83e+12, 0.298, 3.32},
+    {5.87, 4.96,     7.88, 1.98, 3.38, 106, 20.7,     1.36,     6.56,    0.957, 807,
+     47.7, 5.98e+03, 1.79, 14.7, 1.79, 1.2, 9.84e-09, 7.74e-05, 1.4e+13, 0.462, 1.11},
+    {3.23, 5.78,     40.7,  4.8,   3.6,  70,    2.53,     0.845,    0.501,    0.392, 1.44e+03,
+     635,  1.01e+04, 0.443, 0.142, 1.74, 0.802, 8.41e-10, 6.88e-05, 5.08e+12, 0.643, 4.01},
+};
+// Of pixels.
+inline constexpr Model pixel_model = {4,   4.02, 27.5, 4.65, 2.2,  102,  4.1,       1.66,       5.1,     1,     1110,
+                                      460, 6920, 1.6,  0.83, 1.58, 0.68, 1 / 191e6, 1 / 12.7e3, 5.51e12, 0.394, 4.74};
+inline const Model& model(const Problem& p, const Tiling& t) {
+  return t.y_pixels ? plane_models[element_size(p.dtype) == 2 ? 2 : strict(p) ? 1 : 0] : pixel_model;
+}
+
 // A model of the time of a tiling, which ranks them: instructions counted from the machine code, and rates fitted to a
 // sweep of cuts on an H200. `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
                       const std::array<int64_t, 2>& columns, int64_t chunk_rows, const Slower& on_device) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
-  // Instructions that an SM issues in a cycle, and cycles of a warp for each of its own.
-  constexpr double rate = 4, cycles = 4.02;
+  const Model& m = model(p, t);
   const double bytes = static_cast<double>(element_size(p.dtype));
   const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
   const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
@@ -235,8 +268,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
 
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
-  const double entry = 27.5 + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
-  const double tap = 1 + c.tiles + fragments * (strict(p) ? 4.65 : 1);
+  const double entry = m.entry + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double tap = 1 + c.tiles + fragments * (strict(p) ? m.strict_tap : 1);
   const double kernel_row =
       12 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   const double busy = static_cast<double>(busy_phases(h, p.stride_h)) / static_cast<double>(p.stride_h);
@@ -248,7 +281,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double outputs = 4.0 * fragments * static_cast<double>(p.stride_w);
   // Lanes store a plane's outputs in rounds.
   const int64_t plane = 16 * pixels * p.stride_w, round = (plane <= 16 * width ? 16 : 32) * width;
-  const double copies = 1 + 2.2 * static_cast<double>(round_up(plane, round)) / static_cast<double>(plane * width);
+  const double copies = 1 + m.copy * static_cast<double>(round_up(plane, round)) / static_cast<double>(plane * width);
   // A warp whose tiles have more channels than are left of a pixel stores them one by one.
   const bool partial = !t.y_pixels && p.out_channels_per_group() % (8 * c.tiles) != 0;
   const double store = t.staged                   ? copies + (p.stride_w % 2 == 0 ? 0 : 0.7)
@@ -256,37 +289,38 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                        : t.y_pixels || bytes == 2 ? 2.35
                                                   : 7.44;
   const double work =
-      18 + t.batches * (102 + 4.1 * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
-  const double bare = t.y_pixels ? 4 + 1.66 * outputs * copies : work - kernel_rows * kernel_row;
+      18 + t.batches * (m.batch + m.residue * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
+  const double bare = t.y_pixels ? 4 + m.bare * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
 
   // Of a warp and a block's chunk.
   const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
-  const double planes = t.staged ? 5.1 * t.block_channels : 0;
+  const double planes = t.staged ? m.plane * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
   const double row_words =
       static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) * (strict(p) ? 2 : 1);
   const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
-  const double loads = vectors * (strict(p) ? 82 : 164) + std::min(steps, input_rows) * 60;
+  const double loads = vectors * (strict(p) ? 82 : 164) * m.load + std::min(steps, input_rows) * 60;
   // What threads do not hold of a step's input while they compute is waited for.
   const double step_vectors = vectors / input_rows * static_cast<double>(ceil_div<int64_t>(t.rows, p.stride_h));
-  const double late = std::max(0.0, step_vectors - early_loads(strict(p)));
-  const double waits = late > 0 ? 1110 + 460 * late : 0;
+  const int32_t rounds_held = t.y_pixels ? early_rounds(element_size(p.dtype), strict(p), t.x_pixels) : 1;
+  const double late = std::max(0.0, step_vectors - rounds_held * early_loads(strict(p)));
+  const double waits = late > 0 ? m.late + m.late_vector * late : 0;
   // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
   // fewer columns and more channels wait longer for their own instructions.
   const double issued = steps * (warps * (84 + planes) + t.units * unit) + warps * loads;
   const double longer = !t.staged || c.tiles == 1 ? 1 : strict(p) ? 1.77 : 1.2;
-  const double alone = steps * (70 + cycles * longer * (84 + planes + rounds * unit)) + cycles * loads;
-  const double begin = 6920 + static_cast<double>(t.weight_bytes) / 4 * 1.6;
+  const double alone = steps * (70 + m.cycles * longer * (84 + planes + rounds * unit)) + m.cycles * loads;
+  const double begin = m.begin + static_cast<double>(t.weight_bytes) / 4 * m.weight;
   const double compute =
-      waves * (begin + steps * waits + std::hypot(present * issued / rate, alone)) / clock * on_device.compute;
+      waves * (begin + steps * waits + std::hypot(present * issued / m.rate, alone)) / clock * on_device.compute;
 
   const double y = static_cast<double>(p.y_elements()) * bytes;
   double x = static_cast<double>(p.x_elements()) * bytes;
   // Read again through L2 by other blocks of channels and at the edges of chunks and strips.
   const double again = blocks * input_rows * row_words * 4 - x;
-  if (again > 0) x += 0.83 * again;
+  if (again > 0) x += m.again * again;
   // Blocks share lines of pixels if they have some of their channels only.
   const bool shared_lines = !t.y_pixels && t.block_channels < p.out_channels &&
                             t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0;
@@ -300,12 +334,13 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double begun =
       writers * t.block_channels * t.rows * static_cast<double>(std::min<int64_t>(t.strip_columns, p.out_w)) * bytes;
   const double places = t.y_pixels ? writers * t.block_channels : 0;
-  const double slower = (narrow ? 3.4 : 1) * (shared_lines || cut_lines ? 1.58 : 1) * (cut_vectors ? 0.68 : 1) *
-                        (1 + begun / 191e6) * (1 + places / 12.7e3);
+  const double slower = (narrow ? 3.4 : 1) * (shared_lines || cut_lines ? m.cut_lines : 1) *
+                        (cut_vectors ? m.cut_vectors : 1) * (1 + m.begun * begun) * (1 + m.places * places);
   // Fewer SMs than these do not copy at the full rate.
-  const double memory = (x + y * slower) / 5.51e12 * on_device.memory / std::min(1.0, blocks / (0.8 * multiprocessors));
+  const double memory =
+      (x + y * slower) / m.bandwidth * on_device.memory / std::min(1.0, blocks / (0.8 * multiprocessors));
   const double more = std::max(memory, compute), less = std::min(memory, compute);
-  return more * (1 + 0.394 * std::pow(less / more, 4.74)) + 1.5e-6;
+  return more * (1 + m.overlap * std::pow(less / more, m.power)) + 1.5e-6;
 }
 
 // The fastest tiling by the model of a problem that the family takes. If its shared_bytes are more than the limit,

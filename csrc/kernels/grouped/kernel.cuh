@@ -966,7 +966,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
   const auto works = [&](int32_t turn) {
     return reinterpret_cast<RowWork*>(shared + t.places.works) + turn * t.rows * (t.kernel_rows + 1);
   };
-  constexpr int32_t item_count = held_vectors(Strict, XPixels);
+  constexpr int32_t item_count = held_vectors(sizeof(Scalar), Strict, XPixels);
   const Items items(shared + t.places.items, item_count);
   Entry* entries = reinterpret_cast<Entry*>(shared + t.places.entries);
   Order* order = reinterpret_cast<Order*>(shared + t.places.order);
@@ -1021,10 +1021,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Tiles)) grouped_kernel(
     const Step now = steps[i % 4];
     if (now.row >= b.last_row) break;
     int32_t load_count = 0;
-    Raw<Strict, vectors> raw[early_rounds(Strict, XPixels)];
+    Raw<Strict, vectors> raw[early_rounds(sizeof(Scalar), Strict, XPixels)];
     const auto each_round = [&](const auto& use) {
 #pragma unroll
-      for (int r = 0; r < early_rounds(Strict, XPixels); ++r) {
+      for (int r = 0; r < early_rounds(sizeof(Scalar), Strict, XPixels); ++r) {
         if (load_count <= r * vectors * block) break;
         Item early[vectors];
         for (int k = 0; k < vectors; ++k) early[k] = items.get((r * vectors + k) * block + thread);

@@ -98,6 +98,13 @@ struct Tiling {
 using Cut = std::array<int32_t, 8>;
 inline Cut cut_of(const Tiling& t) { return {t.warps, t.splits, t.rows, t.stages, t.boxes ? 1 : 0}; }
 
+// Nothing else follows from how many frames of rows a warp computes.
+inline void set_rows(Tiling& t, const Problem& p, int32_t rows) {
+  t.rows = rows;
+  t.chunks = ceil_div(t.frame_rows, t.rows);
+  t.units = p.batch * t.chunks * t.strips;
+}
+
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t{};
   const int64_t bytes = element_size(p.dtype), vector = 16 / bytes;
@@ -125,8 +132,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
     const int64_t even = round_up(ceil_div<int64_t>(p.out_w, t.strips * p.stride_w), bytes == 4 ? unit : 64 / bytes);
     t.strip_frames = narrow(std::min<int64_t>(t.strip_frames, even));
   }
-  t.chunks = narrow(ceil_div<int64_t>(t.frame_rows, t.rows));
-  t.units = p.batch * t.chunks * t.strips;
+  set_rows(t, p, t.rows);
   t.lead = narrow(round_up((before * p.stride_w + cut_off) * inner, vector));
   t.segment_pitch = narrow(round_up(t.lead + width * t.pixel_outputs, vector));
   int64_t end = 0;
@@ -182,12 +188,15 @@ inline int32_t copied_bytes(const Problem& p, const void* x) {
 // x, of which the copy engine of sm_90 brings boxes of a row of a step's channels, as they lie in shared memory: what
 // it cannot do is not valid(). It takes as long for what is outside of the image, so that boxes have the columns of the
 // frames that a strip has outputs of, and what follows to a pitch of rows.
-inline TensorMapLayout make_x_map(const Config& c, const Problem& p, const Tiling& t, const void* x) {
+inline int32_t box_columns(const Config& c, const Problem& p, const Tiling& t) {
   const auto bytes = static_cast<int32_t>(element_size(p.dtype));
   const Frames w = frames(p.axis_w());
   const int64_t before = w.first - t.first_column, cut_off = p.padding_w % p.stride_w != 0 ? 1 : 0;
   const int64_t used = std::min({before + t.strip_frames + cut_off, before + w.count, int64_t{pixels(c, strict(p))}});
-  const int32_t columns = row_pitch(static_cast<int32_t>(used), bytes) / bytes;
+  return row_pitch(static_cast<int32_t>(used), bytes) / bytes;
+}
+inline TensorMapLayout make_x_map(const Config& c, const Problem& p, const Tiling& t, const void* x) {
+  const auto bytes = static_cast<int32_t>(element_size(p.dtype));
   const int64_t row = used_stride(p.in_h, p.x_strides[2]), channel = used_stride(p.in_channels, p.x_strides[1]),
                 image = used_stride(p.batch, p.x_strides[0]);
   // A dimension of one element needs a stride, too.
@@ -196,7 +205,7 @@ inline TensorMapLayout make_x_map(const Config& c, const Problem& p, const Tilin
                       bytes,
                       {p.in_w, p.in_h, p.in_channels, p.batch, 1},
                       {stride(p.in_h, row), stride(p.in_channels, channel), stride(p.batch, image), 16},
-                      {columns, 1, step_channels(bytes), 1, 1}};
+                      {box_columns(c, p, t), 1, step_channels(bytes), 1, 1}};
   map.swizzle_bytes = 0, map.rounds_to_tf32 = bytes == 4 && !strict(p);
   return map;
 }
@@ -237,40 +246,60 @@ inline constexpr Model box_models[] = {
     {4.72, 0.0431, 0, 28.9, 13.3, 92.6, 0, 0, 0, 374, 87.6, 0.663, 74.9, 0, 3.59, 11.1, 0, 0},
     {6.61, 0.046, 0.0325, 67.4, 3.24, 4.85, 0, 0, 0, 434, 9.9, 0.193, 103, 198, 2.45, 2.34, 0.207, 0.608},
 };
-inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_t multiprocessors,
-                      int64_t shared_memory, const Slower& on_device) {
-  constexpr double clocks_of_us = 1750;
-  constexpr double again = 0.5;  // of a part's first rows, which others read too, that come from memory
+// What it needs of a problem that tilings with boxes, or without, have alike.
+struct Counts {
+  const Model& m;
+  double step, leave, split;      // clocks: of a step of channels, of a frame of rows, and that of each split
+  double reach, x_rows, x_bytes;  // rows of x that a frame reads, of an image, and bytes of a row that a part reads
+  double x, y;                    // us of memory
+};
+inline Counts count(const Config& c, const Problem& p, const Tiling& t, const Slower& on_device) {
   const bool is_strict = strict(p);
-  const int64_t bytes = element_size(p.dtype);
+  const int64_t bytes = element_size(p.dtype), reach = frames(p.axis_h()).reach;
   const Model& m = (t.boxes ? box_models : models)[bytes == 2 ? 2 : is_strict ? 1 : 0];
   const auto number = [](auto n) { return static_cast<double>(n); };
-  const int64_t reach = frames(p.axis_h()).reach;
-  const double tiles = pixel_tiles(c, is_strict), rows = number(std::min(t.rows, t.frame_rows));
+  const double tiles = pixel_tiles(c, is_strict);
   const double products = number(reach * frames(p.axis_w()).reach) * c.tiles * tiles;
   const int32_t copied = copied_bytes(p, nullptr);
   const double copies = copied == 16 ? 0 : copied == 4 ? m.narrow : channels_last(p) ? m.elements : m.words;
   const bool direct = lane_stride(p, p.out_w * bytes % 16 == 0 ? 16 : 0) != 0;
-  const double step = m.step + products * m.product + tiles * m.pixels + copies;
-  const double leave = m.row + c.tiles * tiles * m.outputs * (direct ? m.direct : 1) +
-                       (t.splits > 1 ? m.split * (1 + 0.2 * t.splits) : 0);
+  const int64_t row_bytes = (t.boxes ? box_columns(c, p, t) : pixels(c, is_strict)) * bytes;
+  const auto memory = [&](int64_t elements) { return number(bytes * elements) / (1e6 * m.rate) * on_device.memory; };
+  return {m,
+          m.step + products * m.product + tiles * m.pixels + copies,
+          m.row + c.tiles * tiles * m.outputs * (direct ? m.direct : 1),
+          m.split,
+          number(reach),
+          number(p.in_h),
+          number(t.steps * step_channels(bytes) * row_bytes),
+          memory(p.x_elements()),
+          memory(p.y_elements())};
+}
+
+inline double seconds(const Tiling& t, const Counts& n, const Problem& p, int64_t multiprocessors,
+                      int64_t shared_memory, const Slower& on_device) {
+  constexpr double clocks_of_us = 1750;
+  constexpr double again = 0.5;  // of a part's first rows, which others read too, that come from memory
+  const Model& m = n.m;
+  const auto number = [](auto v) { return static_cast<double>(v); };
+  const double rows = number(std::min(t.rows, t.frame_rows));
+  const double leave = n.leave + (t.splits > 1 ? n.split * (1 + 0.2 * t.splits) : 0);
   const double grid = number(blocks(t, p, multiprocessors, shared_memory));
   const double rounds = std::ceil(number(t.units * p.groups) / (grid * number(block_units(t))));
-  const double x_rows = std::min(rows + number(reach) - 1, number(p.in_h));
-  const double of_warp = rounds * (m.part + x_rows * std::ceil(number(t.steps) / t.splits) * step + rows * leave);
-  const double warps =
-      std::min(std::ceil(grid / number(multiprocessors)), number(resident_blocks(t, shared_memory))) * t.warps / 4;
+  const double x_rows = std::min(rows + n.reach - 1, n.x_rows);
+  const double of_warp = rounds * (m.part + x_rows * std::ceil(number(t.steps) / t.splits) * n.step + rows * leave);
+  const double of_multiprocessor = std::ceil(grid / number(multiprocessors));
+  const double warps = std::min(of_multiprocessor, number(resident_blocks(t, shared_memory))) * t.warps / 4;
   // What a multiprocessor reads, though not from memory: the parts of the one that has most.
-  const int64_t row_bytes =
-      t.boxes ? make_x_map(c, p, t, nullptr).inner_bytes() : int64_t{pixels(c, is_strict)} * bytes;
-  const double parts = rounds * number(block_units(t)) * std::ceil(grid / number(multiprocessors));
-  const double reads = parts * x_rows * number(t.steps * step_channels(bytes) * row_bytes) / 16 * m.read;
+  const double reads = rounds * number(block_units(t)) * of_multiprocessor * x_rows * n.x_bytes / 16 * m.read;
   const double compute = std::max(of_warp * std::max(warps, m.alone), reads) / clocks_of_us * on_device.compute;
-  const double memory = number(bytes) *
-                        (number(p.x_elements()) * (1 + again * (number(reach) - 1) / rows) + number(p.y_elements())) /
-                        (1e6 * m.rate) * on_device.memory;
+  const double memory = n.x * (1 + again * (n.reach - 1) / rows) + n.y;
   const double start = m.start + number(t.weight_bytes) / 1000 * (m.weights + m.weights_alone * 16 / t.warps);
   return 1e-6 * (start + std::max(compute, memory) + m.overlap * std::min(compute, memory));
+}
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, int64_t multiprocessors,
+                      int64_t shared_memory, const Slower& on_device) {
+  return seconds(t, count(c, p, t, on_device), p, multiprocessors, shared_memory, on_device);
 }
 
 // The fastest tiling by the model of a problem that the configuration takes, and its time; no time, if none fits into
@@ -284,16 +313,21 @@ inline Choice choose(const Config& c, const Problem& p, int64_t multiprocessors,
   Choice best{};
   const int64_t most_rows = frames(p.axis_h()).count;
   const Tiling all = tiling(c, p, {1, 1, 1});
-  const bool boxes = copy_engine && takes_boxes(c, p, all);
-  // Fewer warps would not have all schedulers of a multiprocessor.
-  for (int32_t warps = most_warps; warps >= 4; warps /= 2) {
-    for (int32_t splits = 1; splits <= warps && splits < 2 * all.steps; splits *= 2) {
-      for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 40, 52, 64, 80, 104, 128, 192, 256, 512}) {
-        if (rows > 1 && rows >= 2 * most_rows) break;
-        for (int32_t by_engine = 0; by_engine <= (boxes ? 1 : 0); ++by_engine) {
-          const Tiling t = tiling(c, p, {warps, splits, rows, by_engine != 0 ? box_stages : least_stages, by_engine});
-          if (t.shared_bytes > shared_memory) continue;
-          const double time = seconds(t, c, p, multiprocessors, shared_memory, on_device);
+  const int32_t ways = copy_engine && takes_boxes(c, p, all) ? 2 : 1;
+  for (int32_t by_engine = 0; by_engine < ways; ++by_engine) {
+    const auto cut = [&](int32_t warps, int32_t splits) {
+      return Cut{warps, splits, 1, by_engine != 0 ? box_stages : least_stages, by_engine};
+    };
+    const Counts counts = count(c, p, tiling(c, p, cut(1, 1)), on_device);
+    // Fewer warps would not have all schedulers of a multiprocessor.
+    for (int32_t warps = most_warps; warps >= 4; warps /= 2) {
+      for (int32_t splits = 1; splits <= warps && splits < 2 * all.steps; splits *= 2) {
+        Tiling t = tiling(c, p, cut(warps, splits));
+        if (t.shared_bytes > shared_memory) continue;
+        for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 26, 32, 40, 52, 64, 80, 104, 128, 192, 256, 512}) {
+          if (rows > 1 && rows >= 2 * most_rows) break;
+          set_rows(t, p, rows);
+          const double time = seconds(t, counts, p, multiprocessors, shared_memory, on_device);
           if (best.seconds == 0 || time < best.seconds) best = {t, time};
         }
       }
