@@ -126,7 +126,7 @@ struct Grouped {
   int64_t grid(const grouped::Tiling& t) const { return blocks(t, problem); }
   static int32_t block(const grouped::Tiling&) { return grouped::block; }
   double seconds(const grouped::Tiling& t) const {
-    return grouped::seconds(t, config, problem, h, columns, t.chunk_rows, {});
+    return grouped::seconds(t, config, problem, h, grouped::work_of(t, config, problem, h, columns), t.chunk_rows, {});
   }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;

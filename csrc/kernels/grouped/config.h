@@ -234,38 +234,59 @@ struct Model {
   double again, cut_lines, cut_vectors, begun, places, bandwidth;
   double overlap, power;  // of instructions and memory
 };
-// Of planes of y: fitted to 34 000 cuts of 54 layers, all but three made up. The choice takes
-// 1.02 to 1.03 times the best one's time, of layers that were left out of the fit, too.
+// Of planes of y: fitted to 34 000 cuts of 54 layers, all but three made up, of which the choice takes 1.02 to 1.035
+// times the best one's time. Bandwidth is at most what a copy has.
 inline constexpr Model plane_models[] = {
     // TF32, strict float32, 16 bits
-    {6.24, 4.74,     5.33,  4.65,  5.59, 256,  8.41,    0.235,    1.62,     0.992, 1.39e+03,
-     333,  1.47e+04, 0.734, 0.222, 1.78, 1.13, 2.6e-09, 4.81e-05, 6.83e+12, 0.298, 3.32},
-    {5.87, 4.96,     7.88, 1.98, 3.38, 106, 20.7,     1.36,     6.56,    0.957, 807,
-     47.7, 5.98e+03, 1.79, 14.7, 1.79, 1.2, 9.84e-09, 7.74e-05, 1.4e+13, 0.462, 1.11},
-    {3.23, 5.78,     40.7,  4.8,   3.6,  70,    2.53,     0.845,    0.501,    0.392, 1.44e+03,
-     635,  1.01e+04, 0.443, 0.142, 1.74, 0.802, 8.41e-10, 6.88e-05, 5.08e+12, 0.643, 4.01},
+    {6.41, 3.04,     28.2, 4.78,  3.7,  389, 20.9,     2.7,      3.59,    0.473,  1.79e+03,
+     471,  1.32e+04, 1.57, 0.117, 1.54, 1.1, 1.67e-09, 1.77e-05, 4.4e+12, 0.0905, 3.14},
+    {6.21, 4.45,     27.2,  2.67,  2.9,  220,  13.9,    2.51,     2.79,     1.36,  47.4,
+     303,  1.15e+04, 0.381, 0.287, 1.23, 1.07, 3.7e-09, 2.28e-05, 4.28e+12, 0.253, 7.45},
+    {3.08, 5.7,      22,   4.71,   3.72, 106,  2.9,      0.859,    1.11,     0.0222, 1.66e+03,
+     677,  9.88e+03, 2.98, 0.0485, 1.58, 1.01, 5.36e-09, 4.51e-05, 4.39e+12, 0.228,  3.51},
 };
-// Of pixels.
+// Of pixels, of any type: cuts of 10 layers.
 inline constexpr Model pixel_model = {4,   4.02, 27.5, 4.65, 2.2,  102,  4.1,       1.66,       5.1,     1,     1110,
                                       460, 6920, 1.6,  0.83, 1.58, 0.68, 1 / 191e6, 1 / 12.7e3, 5.51e12, 0.394, 4.74};
 inline const Model& model(const Problem& p, const Tiling& t) {
   return t.y_pixels ? plane_models[element_size(p.dtype) == 2 ? 2 : strict(p) ? 1 : 0] : pixel_model;
 }
 
-// A model of the time of a tiling, which ranks them: instructions counted from the machine code, and rates fitted to a
-// sweep of cuts on an H200. `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.
-inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
-                      const std::array<int64_t, 2>& columns, int64_t chunk_rows, const Slower& on_device) {
-  constexpr double multiprocessors = 132, clock = 1.75e9;
+// The instructions of the warp that has most to do in a step, in the mean over the steps. A unit of a row that taps
+// reach takes `row`, and as many `kernel_row` as there are rows of them; any other takes `bare`.
+inline double busiest_warp(const Tiling& t, const Config& c, const Problem& p, const Phases& h, double row,
+                           double kernel_row, double bare) {
+  const int64_t passes = int64_t{t.block_groups} * (t.block_tiles / c.tiles), row_units = passes * t.unit_columns;
+  const int64_t steps =
+      std::min<int64_t>(p.stride_h / std::gcd(p.stride_h, int64_t{t.rows}), ceil_div<int64_t>(p.out_h, t.rows));
+  double sum = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    double of_warp[warps]{};
+    for (int32_t r = 0; r < t.rows; ++r) {
+      const int32_t taps = h.of[(step * t.rows + r) % p.stride_h].count;
+      const double unit = taps == 0 ? bare : row + taps * kernel_row;
+      // As kernels deal them out: whole rounds of all warps, then the rest.
+      const int64_t first = r * row_units, whole = row_units / warps;
+      for (double& of : of_warp) of += static_cast<double>(whole) * unit;
+      for (int64_t k = first + whole * warps; k < first + row_units; ++k) {
+        const bool back = passes == 1 && k / warps % 2 == 1;
+        of_warp[back ? std::min<int64_t>(warps, t.units - k / warps * warps) - 1 - k % warps : k % warps] += unit;
+      }
+    }
+    sum += *std::max_element(of_warp, of_warp + warps);
+  }
+  return sum / static_cast<double>(steps);
+}
+
+// Instructions of a step's units, counted from the machine code: of one in the mean, and of the warp that has most.
+// `columns` as shared_columns() counts them, for one phase and for most_residues in a batch.
+struct Work {
+  double unit, busiest;
+};
+inline Work work_of(const Tiling& t, const Config& c, const Problem& p, const Phases& h,
+                    const std::array<int64_t, 2>& columns) {
   const Model& m = model(p, t);
   const double bytes = static_cast<double>(element_size(p.dtype));
-  const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
-  const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
-  const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
-  const double waves = std::ceil(blocks / (multiprocessors * resident));
-  // Blocks that an SM has at a time.
-  const double present = std::min(std::ceil(blocks / multiprocessors), resident);
-
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
   const double entry = m.entry + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
@@ -292,9 +313,23 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
       18 + t.batches * (m.batch + m.residue * most_residues * fragments) + kernel_rows * kernel_row + outputs * store;
   const double bare = t.y_pixels ? 4 + m.bare * outputs * copies : work - kernel_rows * kernel_row;
   const double unit = busy * work + (1 - busy) * bare;
+  return {unit, busiest_warp(t, c, p, h, work - kernel_rows * kernel_row, kernel_row, bare)};
+}
+
+// A model of the time of a tiling, which ranks them.
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Work& of_step,
+                      int64_t chunk_rows, const Slower& on_device) {
+  constexpr double multiprocessors = 132, clock = 1.75e9;
+  const Model& m = model(p, t);
+  const double bytes = static_cast<double>(element_size(p.dtype));
+  const auto resident = static_cast<double>(std::clamp<int64_t>((227 << 10) / (t.shared_bytes + 1024), 1, 2));
+  const int64_t chunks = ceil_div<int64_t>(p.out_h, chunk_rows);
+  const auto blocks = static_cast<double>(p.batch * t.channel_blocks * t.strips * chunks);
+  const double waves = std::ceil(blocks / (multiprocessors * resident));
+  // Blocks that an SM has at a time.
+  const double present = std::min(std::ceil(blocks / multiprocessors), resident);
 
   // Of a warp and a block's chunk.
-  const double rounds = static_cast<double>(ceil_div<int64_t>(t.units, warps));
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
   const double planes = t.staged ? m.plane * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
@@ -309,9 +344,9 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double waits = late > 0 ? m.late + m.late_vector * late : 0;
   // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
   // fewer columns and more channels wait longer for their own instructions.
-  const double issued = steps * (warps * (84 + planes) + t.units * unit) + warps * loads;
+  const double issued = steps * (warps * (84 + planes) + t.units * of_step.unit) + warps * loads;
   const double longer = !t.staged || c.tiles == 1 ? 1 : strict(p) ? 1.77 : 1.2;
-  const double alone = steps * (70 + m.cycles * longer * (84 + planes + rounds * unit)) + m.cycles * loads;
+  const double alone = steps * (70 + m.cycles * longer * (84 + planes + of_step.busiest)) + m.cycles * loads;
   const double begin = m.begin + static_cast<double>(t.weight_bytes) / 4 * m.weight;
   const double compute =
       waves * (begin + steps * waits + std::hypot(present * issued / m.rate, alone)) / clock * on_device.compute;
@@ -325,7 +360,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const bool shared_lines = !t.y_pixels && t.block_channels < p.out_channels &&
                             t.block_channels * static_cast<int64_t>(bytes) % line_bytes != 0;
   // Rows begin within 16 bytes, or strips end within lines.
-  const bool cut_vectors = t.y_pixels && p.out_w % vector != 0;
+  const bool cut_vectors = t.y_pixels && p.out_w * element_size(p.dtype) % 16 != 0;
   const bool cut_lines = t.y_pixels && t.strips > 1;
   // Stores of 16 bytes of a pixel.
   const bool narrow = !t.y_pixels && 8 * c.tiles * bytes < 32;
@@ -388,10 +423,11 @@ inline Tiling tiling(const Config& c, const Problem& p, int64_t most_shared_byte
             if (!found) best = t, best.chunk_rows = static_cast<int32_t>(p.out_h), best.chunks = 1;
             break;
           }
+          const Work of_step = work_of(t, c, p, h, columns);
           for (int64_t chunks = 1; chunks < 2 * p.out_h; chunks *= 2) {
             int64_t rows = ceil_div<int64_t>(p.out_h, std::min(chunks, p.out_h));
             rows = round_up(rows, t.rows);
-            const double time = seconds(t, c, p, h, columns, rows, on_device);
+            const double time = seconds(t, c, p, h, of_step, rows, on_device);
             if (!found || time < best_seconds) {
               found = true, best = t, best_seconds = time;
               best.chunk_rows = static_cast<int32_t>(rows);
