@@ -188,24 +188,6 @@ CONVT_DEVICE void cp_async_if(bool is, SharedAddress shared, const void* global)
                  : "memory");
   }
 }
-// The same in some lanes: others copy nothing.
-template <int Bytes>
-CONVT_DEVICE void cp_async_if(bool here, bool is, SharedAddress shared, const void* global) {
-  static_assert(Bytes == 4 || Bytes == 16);
-  if constexpr (Bytes == 16) {
-    asm volatile(
-        "{.reg .pred p, q; setp.eq.u32 p, %2, 0; setp.ne.u32 q, %3, 0; @q cp.async.cg.shared.global [%0], [%1], 16, "
-        "p;}" ::"r"(shared),
-        "l"(global), "r"(static_cast<uint32_t>(is)), "r"(static_cast<uint32_t>(here))
-        : "memory");
-  } else {
-    asm volatile(
-        "{.reg .pred p, q; setp.eq.u32 p, %2, 0; setp.ne.u32 q, %3, 0; @q cp.async.ca.shared.global [%0], [%1], 4, "
-        "p;}" ::"r"(shared),
-        "l"(global), "r"(static_cast<uint32_t>(is)), "r"(static_cast<uint32_t>(here))
-        : "memory");
-  }
-}
 CONVT_DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for all but this thread's last `Pending` groups.
 template <int Pending>

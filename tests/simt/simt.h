@@ -760,10 +760,6 @@ template <int Bytes>
 void cp_async_if(bool is, SharedAddress shared, const void* global) {
   cp_async<Bytes>(shared, global, is ? Bytes : 0);
 }
-template <int Bytes>
-void cp_async_if(bool here, bool is, SharedAddress shared, const void* global) {
-  if (here) cp_async_if<Bytes>(is, shared, global);
-}
 inline void cp_async_commit() {
   simt::AsyncQueue& q = simt::block->current->copies;
   q.groups.push_back(std::move(q.open));

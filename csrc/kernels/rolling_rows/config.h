@@ -185,9 +185,8 @@ inline int32_t copied_bytes(const Problem& p, const void* x) {
   return result == 8 ? 4 : result;
 }
 
-// x, of which the copy engine of sm_90 brings boxes of a row of a step's channels, as they lie in shared memory: what
-// it cannot do is not valid(). It takes as long for what is outside of the image, so that boxes have the columns of the
-// frames that a strip has outputs of, and what follows to a pitch of rows.
+// Columns of a box of x: the copy engine takes as long for what is outside of the image, so that boxes have those of
+// the frames that a strip has outputs of, and what follows to a pitch of rows.
 inline int32_t box_columns(const Config& c, const Problem& p, const Tiling& t) {
   const auto bytes = static_cast<int32_t>(element_size(p.dtype));
   const Frames w = frames(p.axis_w());
@@ -195,6 +194,9 @@ inline int32_t box_columns(const Config& c, const Problem& p, const Tiling& t) {
   const int64_t used = std::min({before + t.strip_frames + cut_off, before + w.count, int64_t{pixels(c, strict(p))}});
   return row_pitch(static_cast<int32_t>(used), bytes) / bytes;
 }
+
+// x, of which the copy engine of sm_90 brings boxes of a row of a step's channels, as they lie in shared memory: what
+// it cannot do is not valid().
 inline TensorMapLayout make_x_map(const Config& c, const Problem& p, const Tiling& t, const void* x) {
   const auto bytes = static_cast<int32_t>(element_size(p.dtype));
   const int64_t row = used_stride(p.in_h, p.x_strides[2]), channel = used_stride(p.in_channels, p.x_strides[1]),

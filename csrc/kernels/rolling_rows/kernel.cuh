@@ -363,7 +363,8 @@ struct Reader {
                                      from + k * 32 * C::elements);
         }
       }
-      device::cp_async_if<Bytes>(lane < C::sides, copies_side && side_channels > done, to + side_to, at + side_from);
+      if (lane < C::sides)
+        device::cp_async_if<Bytes>(copies_side && side_channels > done, to + side_to, at + side_from);
     }
   }
 
