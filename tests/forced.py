@@ -134,18 +134,23 @@ def check_configurations(configurations, precision, p, x, w, b):
 
 
 def check_spread(configuration, p, rng, x, w):
-    """One element that is not finite reaches the outputs that a tap connects with it; how many results there were."""
+    """One element that is not finite reaches the outputs that a tap connects with it, as infinity if it is one.
+
+    All of `x` and `w` have one sign. Returns how many results there were.
+    """
     ran = 0
-    for pair, reached, _, where in spoilt_operands(p, rng, x, w):
+    for pair, reached, value, where in spoilt_operands(p, rng, x, w):
         result = forced_if_it_fits(configuration, *pair, None, p)
         if result is not None:
             ran += 1
             assert torch.equal(~result.cpu().isfinite(), reached), where
+            if value == float("inf"):
+                assert not bool(result.isnan().any()), where
     return ran
 
 
 def check_spread_in_ones(configuration, precision, draw):
-    """The same of eight problems of ones, all of which the configuration takes; an infinity never becomes NaN."""
+    """The same of eight problems of ones, all of which the configuration takes."""
     dtype, rng = precise(precision), random.Random(f"{configuration} {precision}")
     for _ in range(8):
         p = draw(rng)

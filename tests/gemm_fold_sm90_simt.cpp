@@ -1,4 +1,4 @@
-// Random problems through the kernels of gemm_fold_sm90 in the SIMT emulator, in every configuration and element type,
+// Random problems through the kernels of gemm_fold_sm90 in the SIMT emulator, in every configuration and precision,
 // against float64. Built and run by test_gemm_fold.py. Usage: gemm_fold_sm90_simt SEED PROBLEMS
 #define SIMT_MAIN
 #include "kernels/device.h"
@@ -17,10 +17,10 @@ namespace {
 
 namespace family = gemm_fold_sm90;
 
-Problem images(DataType dtype) {
+Problem images(DataType dtype, Precision precision) {
   for (;;) {
     Problem p;
-    p.dtype = dtype, p.precision = Precision::tf32;
+    p.dtype = dtype, p.precision = precision;
     p.batch = pick(0, 1) == 0 ? pick(1, 4) : pick(1, 20);
     p.groups = pick(0, 3) == 0 ? pick(1, 3) : 1;
     p.in_channels = p.groups * (pick(0, 3) == 0 ? pick(1, 20) : 8 * pick(1, pick(0, 2) == 0 ? 80 : 20));
@@ -52,20 +52,20 @@ Problem images(DataType dtype) {
   }
 }
 
-template <class Scalar>
+template <class Scalar, bool Strict>
 void launch_row(const Plan& plan, const family::Params& params) {
   visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
-                 [&] { family::gemm_fold_sm90_kernel<Scalar, Row>(params); });
+                 [&] { family::gemm_fold_sm90_kernel<Scalar, Strict, Row>(params); });
   });
 }
 
 int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, several_images = 0, widths[9] = {};
 
-template <class Scalar>
-bool run(DataType dtype, int32_t row) {
+template <class Scalar, bool Strict>
+bool run(int32_t row) {
   for (;;) {
-    const Case<Scalar> c(images(dtype));
+    const Case<Scalar> c(images(data_type<Scalar>, Strict ? Precision::ieee : Precision::tf32));
     const Problem p = c.placed();
     const std::string configuration = std::string("gemm_fold_sm90/") + family::configs[row].name;
     const std::optional<Plan> forced = forced_plan(p, configuration);
@@ -87,7 +87,7 @@ bool run(DataType dtype, int32_t row) {
                    [&] { copy_rows_kernel<std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>(launch.copy); });
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
-    launch_row<Scalar>(plan, params);
+    launch_row<Scalar, Strict>(plan, params);
     ++(params.copies_x ? copied : in_place);
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
     several_images += params.images > 1, ++widths[params.store_width];
@@ -95,7 +95,7 @@ bool run(DataType dtype, int32_t row) {
                              std::to_string(params.images) + " images, " + std::to_string(params.rows) + " rows, " +
                              std::to_string(params.columns) + " columns";
     return c.check(what.c_str(), [](float v) {
-      return sizeof(Scalar) == 4 ? float_of_bits(simt::nearest_tf32(bits_of_float(v))) : v;
+      return sizeof(Scalar) == 4 && !Strict ? float_of_bits(simt::nearest_tf32(bits_of_float(v))) : v;
     });
   }
 }
@@ -104,16 +104,17 @@ bool run(DataType dtype, int32_t row) {
 }  // namespace convt
 
 int main(int argc, char** argv) {
-  using convt::DataType;
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int row = number / 3 % convt::family::config_count;
-    switch (number % 3) {
+    const int row = number / 4 % convt::family::config_count;
+    switch (number % 4) {
       case 0:
-        return convt::run<convt::Float16>(DataType::float16, row);
+        return convt::run<convt::Float16, false>(row);
       case 1:
-        return convt::run<convt::BFloat16>(DataType::bfloat16, row);
+        return convt::run<convt::BFloat16, false>(row);
+      case 2:
+        return convt::run<float, true>(row);
       default:
-        return convt::run<float>(DataType::float32, row);
+        return convt::run<float, false>(row);
     }
   });
   std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, several images: %d; ", convt::copied,

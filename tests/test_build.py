@@ -322,11 +322,11 @@ def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(family, tmp_path):
 @with_source
 def test_the_compiler_keeps_products_in_flight_that_are_summed_in_shared_memory(tmp_path):
     def instruction(arguments):
-        return "HMMA" if arguments.startswith("If") else "HGMMA"
+        return "HMMA" if arguments.startswith("IfLb") else "HGMMA"
 
     kernels = compile_for_hopper("gemm_fold_sm90/launch.cu", tmp_path, instruction)
-    types = ("f", "NS_7Float16E", "NS_8BFloat16E")
-    assert count(kernels, r"I(f|NS_\w+Float16E)L") == dict.fromkeys(types, configurations("gemm_fold_sm90"))
+    types = ("fLb0", "fLb1", "NS_7Float16ELb0", "NS_8BFloat16ELb0")  # and whether it is strict float32
+    assert count(kernels, r"I((?:f|NS_\w+Float16E)Lb\d)E") == dict.fromkeys(types, configurations("gemm_fold_sm90"))
 
 
 @with_source

@@ -6,18 +6,21 @@ import pytest
 import simt_program
 import torch
 from forced import (
-    DTYPES,
     affordable,
     candidates_of,
+    check_accuracy,
     check_configurations,
     check_random_problems,
     check_spread,
+    check_the_largest_numbers,
     explained,
+    precise,
 )
 from reference import Problem, lay_out, random_tensor
 
 from convt import _C
 
+PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
 NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "64x128", "128x128", "64x256", "192x64")]
 
 POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256
@@ -69,15 +72,15 @@ def test_the_configurations_tested_are_those_compiled():
 
 
 def test_random_problems_in_the_emulator(tmp_path):
-    """Every configuration and type, every kind of tile: float64, accesses, NaN, infinity."""
+    """Every configuration and precision, every kind of tile: float64, accesses, NaN, infinity."""
     said = simt_program.run(simt_program.build("gemm_fold_sm90_simt.cpp", tmp_path), 0, 900)
     assert ": 0" not in said
 
 
-@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("p", REAL)
 def test_real_layers_fit(p, precision):
-    found = candidates(p, DTYPES[precision])
+    found = candidates(p, precise(precision))
     assert [f"gemm_fold_sm90/{name}" for name in found] == NAMES
     fit = {name for name, c in found.items() if c.fits}
     if p is MANY_TAPS:  # 144 of them
@@ -116,8 +119,6 @@ def test_refusals_say_why():
     for reason, p in refused.items():
         assert {c.refusal for c in candidates(p).values()} == {reason}
     assert {c.refusal for c in candidates(POSE, torch.float64).values()} == {"has no float64"}
-    torch.backends.cudnn.allow_tf32 = False
-    assert {c.refusal for c in candidates(POSE, torch.float32).values()} == {"computes float32 in TF32"}
     assert {c.refusal for c in candidates(POSE, device="a100").values()} == {"needs sm_90"}
     last = {c.refusal for c in candidates(POSE, memory=torch.channels_last).values()}
     assert last == {"takes outputs of which columns are innermost"}
@@ -137,10 +138,10 @@ def operands(p, dtype, rng):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("configuration", NAMES)
 def test_random_problems(configuration, precision):
-    rng, dtype = random.Random(f"{configuration} {precision}"), DTYPES[precision]
+    rng, dtype = random.Random(f"{configuration} {precision}"), precise(precision)
 
     def draw():
         p = problem(rng)
@@ -152,20 +153,19 @@ def test_random_problems(configuration, precision):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("p", REAL)
-@pytest.mark.parametrize("precision", DTYPES)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_every_configuration_takes_real_layers(p, precision):
-    dtype = DTYPES[precision]
-    x, w, b = operands(p, dtype, random.Random(0))
+    x, w, b = operands(p, precise(precision), random.Random(0))
     assert check_configurations(NAMES, precision, p, x, w, b) > 0
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("precision", ("float16", "tf32"))
+@pytest.mark.parametrize("precision", ("float16", "tf32", "ieee"))
 @pytest.mark.parametrize("configuration", NAMES)
 def test_nan_and_inf_spread_by_taps_only(configuration, precision):
     rng = random.Random(configuration)
-    dtype, ran = DTYPES[precision], 0
+    dtype, ran = precise(precision), 0
     for _ in range(8):
         p = problem(rng)
         p = Problem(**{**p.__dict__, "batch": 1, "size": (p.size[0] % 4 + 1, p.size[1] % 40 + 1)})
@@ -174,3 +174,16 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
         ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
         ran += check_spread(configuration, p, rng, *ones)
     assert ran > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+def test_the_largest_numbers_are_not_lost_in_parts():
+    check_the_largest_numbers(NAMES, Problem(1, 8, 2, (5, 40), (2, 2), (2, 2)))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("p", REAL)
+def test_strict_float32_is_as_accurate_as_torch(p):
+    check_accuracy("gemm_fold_sm90", p)

@@ -5,7 +5,8 @@
 // some rows and columns of one, have inputs of; so each of its outputs is summed in shared memory, from float32, in the
 // order of its taps. Nothing is packed, transposed or multiplied by zeros of phases. Warpgroups take tiles in turn: one
 // sums and writes while the other one multiplies: 16-bit types by wgmma, which takes operands of either majorness;
-// TF32, of which it takes those of K innermost only, by mma.sync.
+// float32, of which it takes those of K innermost only, by mma.sync, in TF32, or, strict, as three products of two
+// parts.
 #pragma once
 
 #include "../gemm_scatter/config.h"
@@ -36,7 +37,7 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // The warp that has data copied is of a third warpgroup, which gives the others its registers.
 inline constexpr int32_t producers = 128, threads = consumers + producers;
-inline constexpr int32_t consumer_registers = 224, producer_registers = 56, launch_registers = 168;
+inline constexpr int32_t consumer_registers = 240, producer_registers = 24, launch_registers = 168;
 inline constexpr int32_t block_bytes = block_rows * row_bytes;
 constexpr int32_t box_bytes(int64_t element_bytes) { return box_side(element_bytes) * row_bytes; }
 inline constexpr int32_t most_rows = 512, most_columns = 2048;  // of y, in a tile

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../exact_output.h"
 #include "../exchange.h"
 #include "products.cuh"
 
@@ -128,9 +129,9 @@ struct Pair {
 };
 
 // `Channels` of them that follow each other, of which `count` are outputs; what is summed of the others is nothing.
-template <int Channels, class Scalar, int Row>
+template <int Channels, bool Strict, class Scalar, int Row>
 CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int32_t group, const Pair& pair,
-                                int32_t channel, int32_t count, int32_t columns, Scalar* to) {
+                                int32_t channel, int32_t count, int32_t columns, Scalar* to, float& not_finite) {
   static_assert(Channels % 4 == 0, "biases are read four at a time");
   constexpr uint32_t pitch = 4 * configs[Row].columns;
   const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.kernel_row_pitch - p.h.input_step * p.row_pitch * 4),
@@ -170,6 +171,10 @@ CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int3
       }
     }
   }
+  if constexpr (Strict) {
+#pragma unroll
+    for (int c = 0; c < Channels; ++c) not_finite = fmaf(sums[c][0], 0.0f, fmaf(sums[c][1], 0.0f, not_finite));
+  }
   if constexpr (sizeof(Scalar) == 2) {
     if (p.store_width == 8) {
       const auto lane = static_cast<int32_t>(threadIdx.x) % 32, mine = lane % 4;
@@ -199,8 +204,38 @@ CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int3
   }
 }
 
+// Those of a pair's outputs again that are not finite, by their definition: an infinity is two parts, of which one is
+// NaN. `to` is where the tile's first channel is written; `first`, `step`: which channels are this thread's.
+template <class Scalar>
+CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int32_t row, int32_t column, int32_t count,
+                          int32_t channels, int32_t first, int32_t step, Scalar* to) {
+  const Scalar* const x = static_cast<const Scalar*>(p.x) + (tile.image + image) * p.x_batch_stride +
+                          static_cast<int64_t>(tile.group) * p.channels * p.x_channel_stride;
+  const int32_t group_channel = tile.group * p.out_channels + tile.channel;
+  const Scalar* const w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(tile.group) * p.channels * p.w_stride +
+                          static_cast<int64_t>(tile.channel) * p.taps;
+#pragma unroll 1
+  for (int32_t i = 0; i < channels * count; ++i) {
+    const int32_t c = i / count, e = i - c * count;
+    if (c % step < first || c % step >= first + most_together) continue;
+    Scalar* const at = to + c * p.y_channel_stride + e;
+    float v = to_float(*at), bias = 0;
+    if (v - v == 0) continue;
+    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (group_channel + c) * p.bias_stride, &bias);
+    v = bias + exact_sum(
+                   taps_of(p.h, p.stride_h, row), taps_of(p.v, p.stride_v, column + e), p.channels,
+                   [&](int32_t r, int32_t k, int32_t channel) {
+                     return to_float(x[r * p.x_row_stride + k * p.x_column_stride + channel * p.x_channel_stride]);
+                   },
+                   [&](int32_t r, int32_t k, int32_t channel) {
+                     return to_float(w[channel * p.w_stride + c * p.taps + r * p.v.kernel + k]);
+                   });
+    store<1>(at, &v);
+  }
+}
+
 // What the threads of a warpgroup write of a tile that is staged: its outputs.
-template <class Scalar, int Row>
+template <class Scalar, bool Strict, int Row>
 CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const int32_t lane = thread % 32;
@@ -226,21 +261,26 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
     pair.of_columns = pair.wanted ? device::load_shared_8(shared.columns(group) + 8 * column) : uint2{0, 0};
     pair.first = shared.staged(group) + 4 * image * static_cast<uint32_t>(p.image_pitch);
     Scalar* const to = y + image * p.y_batch_stride + row * p.y_row_stride + pair.column;
+    float not_finite = 0;  // or NaN, if an output is not finite
 #pragma unroll 1
     for (int32_t channel = slice * most_together; channel < channels; channel += p.slices * most_together) {
       const int32_t count = channels - channel;
       Scalar* const at = to + channel * p.y_channel_stride;
       if (count > most_together / 2) {
-        fold_channels<most_together>(p, shared, group, pair, channel, count, columns, at);
+        fold_channels<most_together, Strict>(p, shared, group, pair, channel, count, columns, at, not_finite);
       } else {
-        fold_channels<most_together / 2>(p, shared, group, pair, channel, count, columns, at);
+        fold_channels<most_together / 2, Strict>(p, shared, group, pair, channel, count, columns, at, not_finite);
       }
+    }
+    if (Strict && pair.wanted && not_finite != 0) {
+      correct(p, tile, static_cast<int32_t>(image), first_row + static_cast<int32_t>(row), first_column + pair.column,
+              smaller(2, columns - pair.column), channels, slice * most_together, p.slices * most_together, to);
     }
   }
 }
 
 // By the consumers, every second tile each: its products, and its outputs.
-template <class Scalar, int Row>
+template <class Scalar, bool Strict, int Row>
 CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   constexpr Config config = configs[Row];
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
@@ -253,7 +293,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   auto chunks_before = static_cast<uint32_t>(group * p.chunks);
 #pragma unroll 1
   for (auto number = static_cast<int32_t>(blockIdx.x) + group * grid; number < p.tiles; number += 2 * grid) {
-    const Tile tile = Tile::of(p, number);
+    Tile tile = Tile::of(p, number);
     // Tiles that follow each other mostly have the same rows and columns.
     if (tile.row_tile != row_tile || tile.column_tile != column_tile) find_taps(p, shared, tile, group, thread);
     row_tile = tile.row_tile, column_tile = tile.column_tile;
@@ -270,7 +310,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
                 biases[i]);
       }
     }
-    Products<Scalar, Row> products{shared, group, thread / 32, lane, {}};
+    Products<Scalar, Strict, Row> products{shared, group, thread / 32, lane, {}};
     products.clear();
     // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
     const bool waits = turn + static_cast<uint32_t>(group) > 0;
@@ -279,6 +319,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     ++turn;
     products.multiply(p.chunks, chunks_before,
                       [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
+    if (Strict) tile = Tile::of(p, device::opaque(number));  // the products take all registers
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
     products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
 #pragma unroll
@@ -286,7 +327,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       if (thread + i * group_threads < config.rows()) shared.biases(group)[thread + i * group_threads] = biases[i][0];
     }
     device::named_barrier(1 + group, group_threads);
-    fold<Scalar>(p, shared, tile, group);
+    fold<Scalar, Strict>(p, shared, tile, group);
     if (staged_buffers(config) == 1) device::mbarrier_arrive(shared.stages(group ^ 1));
     // All threads have read: the next tile's tables may be written, and the tile be staged.
     device::named_barrier(1 + group, group_threads);
@@ -294,7 +335,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   }
 }
 
-template <class Scalar, int Row>
+template <class Scalar, bool Strict, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(consumers * consumer_registers + producers * producer_registers <= threads * launch_registers,
@@ -319,7 +360,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();
-    consume<Scalar>(p, shared);
+    consume<Scalar, Strict>(p, shared);
   } else {
     device::fewer_registers<producer_registers>();
     if (thread < consumers + 32) copy_operands<Scalar>(p, shared);

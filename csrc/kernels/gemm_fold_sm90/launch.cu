@@ -10,17 +10,11 @@
 namespace convt::gemm_fold_sm90 {
 namespace {
 
-template <class Scalar, int Row>
+template <class Scalar, bool Strict, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
   static Prepared prepared;
-  return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Row>, launch.params, static_cast<uint32_t>(plan.grid),
-                       threads, plan.shared_bytes, stream, launch.params.copies_x);
-}
-
-template <class Scalar>
-cudaError_t launch_scalar(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  return dispatch_row<config_count>(plan.configuration,
-                                    [&]<int Row>() { return launch_configuration<Scalar, Row>(plan, launch, stream); });
+  return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Strict, Row>, launch.params,
+                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
 }
 
 }  // namespace
@@ -31,10 +25,9 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   if (!make_tensor_map(launch.x_map, launch.params.x_map) || !make_tensor_map(launch.w_map, launch.params.w_map)) {
     return cudaErrorNotSupported;
   }
-  const bool float32 = problem.dtype == DataType::float32;
   if (launch.params.copies_x) {
     const auto grid = static_cast<unsigned>(copy_blocks(launch.copy));
-    if (float32) {
+    if (problem.dtype == DataType::float32) {
       copy_rows_kernel<uint32_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
     } else {
       copy_rows_kernel<uint16_t><<<grid, copy_threads, 0, stream>>>(launch.copy);
@@ -42,9 +35,10 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
     const cudaError_t error = cudaGetLastError();
     if (error != cudaSuccess) return error;
   }
-  if (float32) return launch_scalar<float>(plan, launch, stream);
-  return problem.dtype == DataType::float16 ? launch_scalar<Float16>(plan, launch, stream)
-                                            : launch_scalar<BFloat16>(plan, launch, stream);
+  return dispatch(problem, [&]<class Scalar, bool Strict>() {
+    return dispatch_row<config_count>(
+        plan.configuration, [&]<int Row>() { return launch_configuration<Scalar, Strict, Row>(plan, launch, stream); });
+  });
 }
 
 }  // namespace convt::gemm_fold_sm90

@@ -13,11 +13,13 @@ namespace convt::gemm_fold_sm90 {
 
 struct Params {
   TensorMap x_map, w_map;
+  const void *x, *w;  // for outputs that are computed again
   void* y;
   const void* bias;  // null if there is none
+  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride, w_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
   int32_t chunks, tiles;
-  int32_t batch, out_channels;  // channels of a group
+  int32_t batch, channels, out_channels;  // channels of a group
   int32_t taps, tile_channels;
   int32_t tap_pitch, kernel_row_pitch;  // of what is staged: bytes from a tap, or a row of them, to the next
   int32_t slices;                       // of channels: each thread has the pairs of one
@@ -57,11 +59,15 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
   launch.x_map = make_x_map(p, t, copies ? o.workspace : o.x, copies);
   launch.w_map = make_w_map(p, o.w);
+  q.x = o.x, q.w = o.w, q.w_stride = p.w_strides[0];
+  q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
+  q.x_row_stride = p.x_strides[2], q.x_column_stride = p.x_strides[3];
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.y_row_stride = p.y_strides[2], q.bias_stride = p.bias_stride;
   q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
-  q.batch = narrow(p.batch), q.out_channels = narrow(p.out_channels_per_group());
+  q.batch = narrow(p.batch), q.channels = narrow(p.in_channels_per_group());
+  q.out_channels = narrow(p.out_channels_per_group());
   q.taps = narrow(p.kernel_h * p.kernel_w), q.tile_channels = narrow(t.channels);
   q.images = narrow(t.images), q.rows = narrow(t.rows), q.columns = narrow(t.columns);
   q.first_row = narrow(t.first_row), q.row_step = narrow(t.row_step);

@@ -1,9 +1,10 @@
-// The products of a tile, by a warpgroup: in 16-bit types by wgmma, in TF32 by mma.sync.
+// The products of a tile, by a warpgroup: in 16-bit types by wgmma, in float32 by mma.sync.
 #pragma once
 
 #include "../device.h"
 #include "../ring.h"
 #include "../taps.h"
+#include "../tf32.h"
 #include "params.h"
 
 namespace convt::gemm_fold_sm90 {
@@ -60,7 +61,7 @@ CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
 
 // `multiply` takes the chunks of a tile, of which the block had `before` until then, from the stages, and calls
 // `issued` when the other warpgroup may multiply. `stage` writes them.
-template <class Scalar, int Row>
+template <class Scalar, bool Strict, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns;
@@ -133,9 +134,10 @@ struct Products {
 
 // A warp has so many rows and columns. Operands are rows of a channel with the swizzle of 128 bytes:
 // element e of channel k is in vector (e / 4) ^ (k % 8). Which channel is which of a product does not matter: number t
-// is 2 t, and t + 4 is 2 t + 1, so that the lanes of a load, 8 elements of 4 channels, read all banks.
-template <int Row>
-struct Products<float, Row> {
+// is 2 t, and t + 4 is 2 t + 1, so that the lanes of a load, 8 elements of 4 channels, read all banks. The copy engine
+// has rounded them to TF32, or, in strict float32, a lane splits them into two parts.
+template <bool Strict, int Row>
+struct Products<float, Strict, Row> {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config);
   static constexpr int32_t warps_n = config.blocks == 2 ? 2 : 4, warps_m = 4 / warps_n;
@@ -159,26 +161,25 @@ struct Products<float, Row> {
     }
   }
 
-  // From the start of a box to eight elements of a row, by their number: those of this lane, of channel 2 t + s.
+  // From the start of a box to eight elements of a row, by their number: those of this lane, of channel 2 t + s. Others
+  // of the box differ by their number's bits alone.
   CONVT_DEVICE uint32_t offset_of(int32_t eight, int32_t s) const {
     const int32_t channel = 2 * (lane % 4) + s;
     return static_cast<uint32_t>(channel * row_bytes + ((2 * eight + lane / 16) ^ channel) * 16 + lane / 4 % 4 * 4);
   }
+  static constexpr uint32_t bits_of(int eight) { return static_cast<uint32_t>(eight) * 32; }
 
   template <class F>
   CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
     constexpr uint32_t of_product = 8 * row_bytes;
     device::Ring ring = device::Ring::after(before, stages);
     uint32_t full = 0;
-    device::SharedAddress a_offset[quads][2], b_offset[quads][2];
+    uint32_t a_offset[2], b_offset[2];
 #pragma unroll
-    for (int q = 0; q < quads; ++q) {
-#pragma unroll
-      for (int s = 0; s < 2; ++s) {
-        a_offset[q][s] = static_cast<uint32_t>(first_row() / side * bytes) + offset_of(q, s);
-        b_offset[q][s] = static_cast<uint32_t>(config.blocks * block_bytes + first_column() / side * bytes) +
-                         offset_of((first_column() % side / 8 + q) % quads, s);
-      }
+    for (int s = 0; s < 2; ++s) {
+      a_offset[s] = static_cast<uint32_t>(first_row() / side * bytes) + offset_of(0, s);
+      b_offset[s] = static_cast<uint32_t>(config.blocks * block_bytes + first_column() / side * bytes) +
+                    offset_of(first_column() % side / 8, s);
     }
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -189,29 +190,43 @@ struct Products<float, Row> {
       // Asked for before the products, since the answer takes long. The stage after a tile's last one may be a turn
       // ahead.
       full = chunk + 1 < chunks ? device::mbarrier_test(shared.full(next.stage), next.parity) : 0;
-#pragma unroll
+      // Strict float32 has no registers for several turns of operands.
+#pragma unroll(Strict ? 1 : side / 8)
       for (int k = 0; k < side / 8; ++k) {
-        uint32_t a[m_tiles][4], b[n_tiles][2];
-#pragma unroll
-        for (int i = 0; i < m_tiles; ++i) {
+        const device::SharedAddress of_k = start + static_cast<uint32_t>(k) * of_product;
+        const device::SharedAddress a_start[2] = {of_k + a_offset[0], of_k + a_offset[1]};
+        const device::SharedAddress b_start[2] = {of_k + b_offset[0], of_k + b_offset[1]};
+        const auto load_a = [&](int i, uint32_t (&a)[4]) {
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
-            a[i][e] = device::load_shared_4(start + a_offset[2 * (i % 2) + e % 2][e / 2] +
-                                            static_cast<uint32_t>(i / 2 * bytes) + k * of_product);
+            a[e] = device::load_shared_4((a_start[e / 2] ^ bits_of(2 * (i % 2) + e % 2)) +
+                                         static_cast<uint32_t>(i / 2 * bytes));
           }
-        }
+        };
+        uint32_t b[n_tiles][2];
+        const auto load_b = [&] {
 #pragma unroll
-        for (int j = 0; j < n_tiles; ++j) {
+          for (int j = 0; j < n_tiles; ++j) {
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            b[j][e] = device::load_shared_4(start + b_offset[j % quads][e] + static_cast<uint32_t>(j / quads * bytes) +
-                                            k * of_product);
+            for (int e = 0; e < 2; ++e) {
+              b[j][e] =
+                  device::load_shared_4((b_start[e] ^ bits_of(j % quads)) + static_cast<uint32_t>(j / quads * bytes));
+            }
           }
-        }
+        };
+        if constexpr (Strict) {
+          load_b();
+          multiply_parts(load_a, b);
+        } else {
+          uint32_t a[m_tiles][4];
 #pragma unroll
-        for (int i = 0; i < m_tiles; ++i) {
+          for (int i = 0; i < m_tiles; ++i) load_a(i, a[i]);
+          load_b();
 #pragma unroll
-          for (int j = 0; j < n_tiles; ++j) device::mma_m16n8k8_tf32(sums[i][j], a[i], b[j]);
+          for (int i = 0; i < m_tiles; ++i) {
+#pragma unroll
+            for (int j = 0; j < n_tiles; ++j) device::mma_m16n8k8_tf32(sums[i][j], a[i], b[j]);
+          }
         }
       }
       __syncwarp();
@@ -219,6 +234,43 @@ struct Products<float, Row> {
       ring = next;
     }
     issued();
+  }
+
+  // The products of 8 channels in strict float32. A tensor core truncates its sums: it adds up these products only, the
+  // small ones first; an instruction that rounds adds the rest.
+  template <class LoadA>
+  CONVT_DEVICE void multiply_parts(const LoadA& load_a, const uint32_t (&b)[n_tiles][2]) {
+    constexpr int together = n_tiles < 4 ? n_tiles : 4;  // products that do not wait for each other
+    uint32_t a[4];
+    load_a(0, a);
+    uint32_t b_high[n_tiles][2], b_low[n_tiles][2];
+#pragma unroll
+    for (int j = 0; j < n_tiles; ++j) {
+#pragma unroll
+      for (int e = 0; e < 2; ++e) split_tf32_operand(b[j][e], b_high[j][e], b_low[j][e]);
+    }
+#pragma unroll
+    for (int i = 0; i < m_tiles; ++i) {
+      uint32_t high[4], low[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) split_tf32_operand(a[e], high[e], low[e]);
+      if (i + 1 < m_tiles) load_a(i + 1, a);
+#pragma unroll
+      for (int first = 0; first < n_tiles; first += together) {
+        float part[together][4] = {};
+#pragma unroll
+        for (int j = 0; j < together; ++j) device::mma_m16n8k8_tf32(part[j], low, b_high[first + j]);
+#pragma unroll
+        for (int j = 0; j < together; ++j) device::mma_m16n8k8_tf32(part[j], high, b_low[first + j]);
+#pragma unroll
+        for (int j = 0; j < together; ++j) device::mma_m16n8k8_tf32(part[j], high, b_high[first + j]);
+#pragma unroll
+        for (int j = 0; j < together; ++j) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) sums[i][first + j][e] += part[j][e];
+        }
+      }
+    }
   }
 
   CONVT_DEVICE void stage(const Params& p, int32_t skipped) {

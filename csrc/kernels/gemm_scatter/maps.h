@@ -20,7 +20,7 @@ inline int64_t map_stride(const Problem& p, int64_t size, int64_t elements) {
   return size > 1 ? checked_mul(elements, element_size(p.dtype)) : 16;
 }
 
-// In boxes, of which float32 is rounded. `sizes`: innermost first.
+// In boxes, which are rounded to TF32 if the product is. `sizes`: innermost first.
 inline TensorMapLayout make_map(const Problem& p, const void* operand, const int64_t (&sizes)[4],
                                 const int64_t (&strides)[3]) {
   return {operand,
@@ -30,7 +30,7 @@ inline TensorMapLayout make_map(const Problem& p, const void* operand, const int
            map_stride(p, sizes[3], strides[2]), 16},
           {box_side(p), box_side(p), 1, 1, 1},
           row_bytes,
-          p.dtype == DataType::float32};
+          p.dtype == DataType::float32 && p.precision == Precision::tf32};
 }
 
 // x as [image][group][channel][position], or a copy of it: `channel` elements from a channel to the next.

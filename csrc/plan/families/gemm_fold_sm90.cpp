@@ -1,4 +1,4 @@
-// Kernels of any size in 16-bit types and TF32, NCHW, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
+// Kernels of any size in float32 and 16-bit types, NCHW, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,6 @@ namespace family = gemm_fold_sm90;
 // Why no configuration of the family takes the problem; empty if all may.
 std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
-  if (p.dtype == DataType::float32 && p.precision == Precision::ieee) return "computes float32 in TF32";
   if (const std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (p.in_channels == 0) return "takes at least one input channel";
   constexpr int64_t limit = int64_t{1} << 30;
@@ -65,7 +64,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // multiprocessor gets 37.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler,
   // which waits for each turn's.
   const double elements = number(config.rows() * config.columns);
-  const double multiply = chunks * (elements / (p.dtype == DataType::float32 ? 12 : 19.4) + 40);
+  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const double multiply = chunks * (elements / (strict ? 5.5 : p.dtype == DataType::float32 ? 12 : 19.4) + 40);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
   const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
   const double main = 1300 + std::max(multiply, read);
