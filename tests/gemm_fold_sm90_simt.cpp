@@ -112,7 +112,7 @@ int main(int argc, char** argv) {
       case 1:
         return convt::run<convt::BFloat16, false>(row);
       case 2:
-        return convt::run<float, true>(row);
+        return !convt::family::compiled(convt::family::configs[row], true) || convt::run<float, true>(row);
       default:
         return convt::run<float, false>(row);
     }

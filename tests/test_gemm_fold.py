@@ -23,6 +23,8 @@ from convt import _C
 PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
 NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "64x128", "128x128", "64x256", "192x64")]
 
+COMPILED = [(n, p) for n in NAMES for p in PRECISIONS if (n, p) != ("gemm_fold_sm90/64x256", "ieee")]
+
 POSE = Problem(5, 256, 64, (8, 6), (4, 4), (2, 2), (1, 1))  # five images of 48 positions in 256
 DCGAN = Problem(64, 128, 64, (4, 4), (4, 4), (2, 2), (1, 1))
 CYCLEGAN = Problem(1, 64, 32, (64, 64), (3, 3), (2, 2), (1, 1), (1, 1))  # rows of an image
@@ -83,12 +85,14 @@ def test_real_layers_fit(p, precision):
     found = candidates(p, precise(precision))
     assert [f"gemm_fold_sm90/{name}" for name in found] == NAMES
     fit = {name for name, c in found.items() if c.fits}
+    compiled = {name for name, c in found.items() if c.refusal != "has no registers for two parts of float32"}
+    assert compiled == set(found) - ({"64x256"} if precision == "ieee" else set())
     if p is MANY_TAPS:  # 144 of them
         assert fit == {"192x64"}
     elif p is DILATED:  # between the rows that its kernel reaches, smaller tiles have none with all of its inputs
-        assert fit == {"64x256"}
+        assert fit == {"64x256"} & compiled
     else:
-        assert fit >= {"64x128", "128x128", "64x256"}
+        assert fit >= {"64x128", "128x128", "64x256"} & compiled
 
 
 def test_plans_of_small_layers_use_it():
@@ -138,8 +142,7 @@ def operands(p, dtype, rng):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("configuration", NAMES)
+@pytest.mark.parametrize(("configuration", "precision"), COMPILED)
 def test_random_problems(configuration, precision):
     rng, dtype = random.Random(f"{configuration} {precision}"), precise(precision)
 
@@ -152,8 +155,7 @@ def test_random_problems(configuration, precision):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("p", REAL)
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(("p", "precision"), [(p, q) for p in REAL for q in PRECISIONS if (p, q) != (DILATED, "ieee")])
 def test_every_configuration_takes_real_layers(p, precision):
     x, w, b = operands(p, precise(precision), random.Random(0))
     assert check_configurations(NAMES, precision, p, x, w, b) > 0
@@ -161,8 +163,7 @@ def test_every_configuration_takes_real_layers(p, precision):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("precision", ("float16", "tf32", "ieee"))
-@pytest.mark.parametrize("configuration", NAMES)
+@pytest.mark.parametrize(("configuration", "precision"), [c for c in COMPILED if c[1] != "bfloat16"])
 def test_nan_and_inf_spread_by_taps_only(configuration, precision):
     rng = random.Random(configuration)
     dtype, ran = precise(precision), 0
@@ -179,7 +180,7 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 def test_the_largest_numbers_are_not_lost_in_parts():
-    check_the_largest_numbers(NAMES, Problem(1, 8, 2, (5, 40), (2, 2), (2, 2)))
+    check_the_largest_numbers([n for n, p in COMPILED if p == "ieee"], Problem(1, 8, 2, (5, 40), (2, 2), (2, 2)))
 
 
 @pytest.mark.gpu

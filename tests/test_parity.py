@@ -307,6 +307,7 @@ EVERY_FAMILY = {
     "gemm_scatter_tf32_sm90/128x128_pingpong": ("tf32", SCATTER, "nchw"),
     "gemm_fold_sm90/64x128": ("float16", UNALIGNED, "nchw"),
     "gemm_fold_sm90/64x256": ("tf32", UNALIGNED, "nchw"),
+    "gemm_fold_sm90/128x128": ("ieee", UNALIGNED, "nchw"),
     "implicit_gemm_nchw_sm90/2x32x256": ("float16", UNALIGNED, "nchw"),
     "implicit_gemm_nchw_sm90/subpixel_64x256": ("tf32", UNALIGNED, "nchw"),
     "implicit_gemm_nhwc_sm90/32x256": ("float16", UNALIGNED, "nhwc"),

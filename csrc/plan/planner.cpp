@@ -59,7 +59,7 @@ const Family families[] = {
      gemm_scatter_sm90_candidates},
     {Algorithm::gemm_scatter_tf32_sm90, "gemm_scatter_tf32_sm90", names_of<gemm_scatter_tf32_sm90::configs>,
      gemm_scatter_tf32_sm90_candidates},
-    {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates},
+    {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates, true},
     {Algorithm::implicit_gemm_nchw_sm90, "implicit_gemm_nchw_sm90", names_of<implicit_gemm_nchw_sm90::configs>,
      implicit_gemm_nchw_sm90_candidates},
     {Algorithm::implicit_gemm_nhwc_sm90, "implicit_gemm_nhwc_sm90", names_of<implicit_gemm_nhwc_sm90::configs>,

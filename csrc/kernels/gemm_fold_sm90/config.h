@@ -33,6 +33,8 @@ inline constexpr Config configs[] = {
     {"64x256", 1, 256},   // images of more than 128 positions
     {"192x64", 3, 64},    // channels of many taps
 };
+// In strict float32, two parts of operands and the sums of 64x256 do not fit into registers.
+constexpr bool compiled(const Config& c, bool strict) { return !strict || c.blocks > 1 || c.columns < 256; }
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // The warp that has data copied is of a third warpgroup, which gives the others its registers.

@@ -12,9 +12,13 @@ namespace {
 
 template <class Scalar, bool Strict, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  static Prepared prepared;
-  return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Strict, Row>, launch.params,
-                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
+  if constexpr (!compiled(configs[Row], Strict)) {
+    return cudaErrorInvalidConfiguration;
+  } else {
+    static Prepared prepared;
+    return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Strict, Row>, launch.params,
+                         static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
+  }
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ inline constexpr int32_t step_bytes = 32;   // of the description of a step
 inline constexpr int32_t start_bytes = 32;  // of the description of a batch of phases
 inline constexpr int32_t unit_bytes = 32;   // of the description of a unit of work
 // Vectors of the next step's input that a thread holds while it multiplies, of each round, and those that it waits for
-// together where there are more. Where the channels of x are neighbours a step needs more vectors than where its
-// columns are, for which a second round costs more in registers than it saves; strict float32 has none for it.
+// together where there are more. A second round costs more in registers than it saves for channels of x that are
+// neighbours in 16-bit types; strict float32 has none for it.
 constexpr int32_t early_loads(bool strict) { return strict ? 1 : 2; }
 constexpr int32_t early_rounds(int64_t element_bytes, bool strict, bool x_pixels) {
   return strict || (x_pixels && element_bytes == 2) ? 1 : 2;

@@ -43,6 +43,8 @@ bool takes_x(const Problem& p, const family::Tiling& t) {
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
+  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  if (!family::compiled(config, strict)) return refused("has no registers for two parts of float32");
   if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
   const family::Tiling t = family::make_tiling(config, p, copies);
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
@@ -64,8 +66,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // multiprocessor gets 37.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler,
   // which waits for each turn's.
   const double elements = number(config.rows() * config.columns);
-  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
-  const double multiply = chunks * (elements / (strict ? 5.5 : p.dtype == DataType::float32 ? 12 : 19.4) + 40);
+  const double multiply = chunks * (elements / (strict ? 3.6 : p.dtype == DataType::float32 ? 12 : 19.4) + 40);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
   const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
   const double main = 1300 + std::max(multiply, read);
