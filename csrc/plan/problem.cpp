@@ -107,19 +107,19 @@ bool folds(const Problem& p) {
   const auto follow = [&](const Strides& s) {
     return p.out_channels == 1 || (s[1] > 0 && s[3] == checked_mul(p.out_channels, s[1]));
   };
-  return p.operation == Operation::forward && p.kernel_w > 1 && p.groups == 1 && p.bias_period == 0 &&
-         apart(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w) && follow(p.y_strides) &&
-         follow(p.w_strides);
+  const int64_t s = p.stride_w;
+  return p.operation == Operation::forward && p.groups == 1 && p.bias_period == 0 && s > 1 && p.kernel_w % s == 0 &&
+         p.padding_w % s == 0 && p.out_w % s == 0 && p.dilation_w == 1 && follow(p.y_strides) && follow(p.w_strides);
 }
 
 Problem folded(const Problem& p) {
   Problem q = p;
   q.bias_period = p.out_channels;
-  q.out_channels = checked_mul(p.out_channels, p.kernel_w);
+  q.out_channels = checked_mul(p.out_channels, p.stride_w);
   if (p.out_channels == 1) q.y_strides[1] = p.y_strides[3], q.w_strides[1] = p.w_strides[3];
-  q.y_strides[3] = checked_mul(p.y_strides[3], p.stride_w);
-  q.out_w = p.in_w;
-  q.kernel_w = q.stride_w = 1;
+  for (Strides* strides : {&q.y_strides, &q.w_strides}) (*strides)[3] = checked_mul((*strides)[3], p.stride_w);
+  for (int64_t* size : {&q.out_w, &q.kernel_w, &q.padding_w}) *size /= p.stride_w;
+  q.stride_w = 1;
   return q;
 }
 

@@ -94,10 +94,10 @@ struct Problem {
 Problem coalesced(const Problem& p);
 inline constexpr int64_t most_coalesced_rows = 1 << 13;
 
-// The same forward problem with a kernel of one column: its columns become output channels, each column's with the same
-// bias, and those of all columns that a pixel reaches are one pixel of y. Where no output column has inputs of two of x
-// (the kernel is as wide as the stride, nothing is cut) and a column's channels follow those of the one before in y and
-// w. Blocks of channels are then full however few a column has, and there is no phase for each of many columns.
+// The same forward problem with a horizontal stride of one: the column phases become output channels, each phase's with
+// the same bias, and those of all phases of a column of x are one pixel of y. Where kernel, padding and output have whole
+// strides, and a column's channels follow those of the one before in y and w. Blocks of channels are then full however
+// few a column has, and there is no phase for each of many columns.
 Problem folded(const Problem& p);
 bool folds(const Problem& p);
 

@@ -19,7 +19,7 @@ namespace convt::implicit_gemm {
 
 inline constexpr int32_t most_taps = 160;   // steps of all phase sets: a table in the parameters
 inline constexpr int32_t most_sets = 32;    // likewise
-inline constexpr int32_t most_stride = 16;  // likewise
+inline constexpr int32_t most_stride = 32;  // likewise
 inline constexpr int32_t quad = 4;          // pixels that a thread moves at once
 
 // How a patch is read: one pixel of one channel at a time; four pixels of a channel; 16 bytes of the channels of a
