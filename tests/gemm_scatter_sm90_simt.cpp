@@ -37,12 +37,16 @@ void launch_row(const Plan& plan, const Problem& p, const family::Params& params
   });
 }
 
-int copied = 0, whole_rows = 0, vectors[9] = {};
+int copied = 0, boxes = 0, whole_rows = 0, vectors[9] = {};
 
 template <class Scalar>
 bool run(DataType dtype, int32_t row) {
+  // Few problems have an output that is boxes by chance.
+  const bool boxed = pick(0, 2) == 0;
   for (;;) {
-    const Case<Scalar> c(patches(dtype));
+    const Problem random = patches(dtype);
+    if (boxed && !(family::stores_boxes(random, false) && family::make_y_map(random, nullptr).valid())) continue;
+    const Case<Scalar> c(random);
     Problem p = c.placed();
     if (pick(0, 1) == 0) p = coalesced(p);
     const std::string configuration = std::string("gemm_scatter_sm90/") + family::configs[row].name;
@@ -69,10 +73,17 @@ bool run(DataType dtype, int32_t row) {
       ++copied;
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
+    // Written otherwise though the copy engine would.
+    params.boxes = params.boxes && pick(0, 2) != 0;
+    if (params.boxes) params.y_map = device::make_tensor_map(launch.y_map);
     launch_row<Scalar>(plan, p, params);
-    ++vectors[params.vector], whole_rows += params.whole_rows;
+    if (params.boxes) {
+      ++boxes;
+    } else {
+      ++vectors[params.vector], whole_rows += params.whole_rows;
+    }
     const std::string what =
-        configuration + (params.copies_x ? ", copied" : "") + ", vectors of " + std::to_string(params.vector);
+        configuration + (params.copies_x ? ", copied" : "") + (params.boxes ? ", boxes" : "") + ", vectors of " + std::to_string(params.vector);
     return c.check(what.c_str(), [](float v) { return v; });
   }
 }
@@ -87,7 +98,7 @@ int main(int argc, char** argv) {
     return number % 2 == 0 ? convt::run<convt::Float16>(DataType::float16, row)
                            : convt::run<convt::BFloat16>(DataType::bfloat16, row);
   });
-  std::printf("copied: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::copied, convt::whole_rows,
-              vectors[1], vectors[2], vectors[4], vectors[8]);
+  std::printf("copied: %d, boxes: %d, whole rows: %d; vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::copied,
+              convt::boxes, convt::whole_rows, vectors[1], vectors[2], vectors[4], vectors[8]);
   return status;
 }

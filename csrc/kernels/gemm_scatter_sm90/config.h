@@ -34,11 +34,12 @@ inline constexpr int32_t block_side = box_side(2), block_bytes = block_side * ro
 inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
 inline constexpr int32_t most_kernel_w = block_side;
 inline constexpr int32_t most_narrow_bytes = 64;  // rows of y
+inline constexpr int32_t most_log_boxes = 3;      // of 64 positions: boxes that the copy engine writes of them
 
 constexpr int32_t stage_bytes(const Config& c) { return (c.rows + c.columns) / block_side * block_bytes; }
 // Rows of what a warpgroup stages begin in other banks than their neighbours'.
 constexpr int32_t staged_pitch(const Config& c) { return 2 * c.columns + 16; }
-constexpr int32_t staged_bytes(const Config& c) { return c.group_rows() * staged_pitch(c); }
+constexpr int32_t staged_bytes(const Config& c) { return (c.group_rows() * staged_pitch(c) + 1023) / 1024 * 1024; }
 constexpr int32_t bias_bytes(const Config& c) { return 4 * std::max(c.group_rows(), c.columns); }
 inline constexpr int32_t places_bytes = 2 * 2 * block_side * 8;
 // After the stages: of each warpgroup what it stages, biases and places in y; then the barriers, full and empty of each

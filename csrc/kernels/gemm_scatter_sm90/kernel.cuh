@@ -358,6 +358,42 @@ CONVT_DEVICE void write_registers(
   }
 }
 
+// What a warpgroup has of a tile, converted, in the blocks that the copy engine writes: of 64 columns all rows, of 128
+// bytes, whose units of 16 bytes change places as in every box with this swizzle.
+template <int Row>
+constexpr uint32_t staged_block_bytes = configs[Row].group_rows() * row_bytes;
+
+// By a warp, when all of the warpgroup's have staged: a lane has a box, of so many positions of a segment.
+template <int Row, bool channels_last>
+CONVT_DEVICE void store_boxes(const Params& p, const Tile& tile, int32_t first_row, device::SharedAddress staged,
+                              int32_t lane) {
+  constexpr Config config = configs[Row];
+  constexpr int column_blocks = config.columns / block_side, row_blocks = config.group_rows() / block_side;
+  constexpr int segments = channels_last ? row_blocks : column_blocks,
+                outputs = channels_last ? column_blocks : row_blocks;
+  static_assert(segments * outputs << most_log_boxes <= 32);
+  const int32_t block = lane >> p.log_boxes, box = lane - (block << p.log_boxes);
+  const int32_t s = block % segments, m = block / segments;
+  auto segment = static_cast<uint32_t>(tile.segment + s + (channels_last ? first_row / block_side : 0));
+  const auto image = static_cast<int32_t>(p.segments.divide(segment));
+  const int32_t output = tile.output + m * block_side + (channels_last ? 0 : first_row);
+  if (m >= outputs || image >= p.rows || output >= p.outputs) return;
+  const int32_t first = box * (block_side >> p.log_boxes);
+  uint32_t column = segment * block_side + static_cast<uint32_t>(first);
+  if constexpr (channels_last) {
+    const auto image_row = static_cast<int32_t>(p.width.divide(column));
+    auto in_row = static_cast<uint32_t>(output);
+    const auto kernel_row = static_cast<int32_t>(p.by_rows.divide(in_row));
+    const int32_t at[] = {static_cast<int32_t>(in_row), static_cast<int32_t>(column), kernel_row, image_row, image};
+    device::box_store(p.y_map, at, staged + m * staged_block_bytes<Row> + s * block_bytes + first * row_bytes,
+                      p.y_policy);
+  } else {
+    const int32_t at[] = {static_cast<int32_t>(column), output, tile.group, image, 0};
+    device::box_store(p.y_map, at, staged + s * staged_block_bytes<Row> + m * block_bytes, p.y_policy);
+  }
+  device::bulk_commit();
+}
+
 // By the consumers: the products of each tile, or of every second one.
 template <class Scalar, int Row, bool channels_last>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
@@ -376,9 +412,6 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   const device::SharedAddress staged = shared.staged + static_cast<uint32_t>(group * staged_bytes(config));
   auto* const biases = reinterpret_cast<float*>(shared.bias_memory + group * bias_bytes(config));
   const Places places(shared.places + static_cast<uint32_t>(group * places_bytes));
-  // Where a lane's row of the matrices of stmatrix begins: 16 rows of 16 columns.
-  const device::SharedAddress staged_row =
-      staged + static_cast<uint32_t>((warp * 16 + lane % 16) * pitch + lane / 16 * 16);
   const device::MatrixDescriptor a_of_stages =
       device::matrix_descriptor(shared.stages + static_cast<uint32_t>(first_row * row_bytes), of_8_rows);
   const device::MatrixDescriptor b_of_stages =
@@ -393,7 +426,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const Tile tile = tile_of<Row, channels_last>(p, number);
     // Biases and places before it is this warpgroup's turn, when all its threads have read what was staged before.
     device::named_barrier(1 + group, group_threads);
-    places.template find<Row, channels_last>(p, tile, first_row, thread);
+    if (!p.boxes) places.template find<Row, channels_last>(p, tile, first_row, thread);
     constexpr int outputs = channels_last ? columns : rows;
 #pragma unroll
     for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
@@ -445,8 +478,10 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     device::wgmma_wait<0>();
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
+    // What the copy engine still reads of the last tile.
+    if (p.boxes && warp == 0) device::bulk_wait_read<0>();
     device::named_barrier(1 + group, group_threads);
-    if (p.from_registers) [[likely]] {
+    if (p.from_registers && !p.boxes) {
 #pragma unroll
       for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
       const auto write_width = [&]<int Width>() {
@@ -461,35 +496,59 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
       }
       continue;
     }
+    // 16 columns at a time, of which row_of_columns() is the lane's row in shared memory.
+    const auto stage = [&](const auto& row_of_columns) {
 #pragma unroll
-    for (int m = 0; m < blocks; ++m) {
-      device::wgmma_results(sums[m]);
-      const int32_t row = m * block_side + warp * 16 + lane / 4;
-      float of_rows[2] = {};
-      if constexpr (!channels_last) of_rows[0] = biases[row], of_rows[1] = biases[row + 8];
+      for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
 #pragma unroll
       for (int j = 0; j < columns / 8; j += 2) {
-        uint32_t words[4];
+        float of_columns[2][2] = {};
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          float of_columns[2] = {};
           if constexpr (channels_last) {
             const int32_t column = (j + i) * 8 + lane % 4 * 2;
-            of_columns[0] = biases[column], of_columns[1] = biases[column + 1];
-          }
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            const float* const v = &sums[m][(j + i) * 4 + half * 2];
-            words[2 * i + half] =
-                pack(Scalar{}, v[0] + of_rows[half] + of_columns[0], v[1] + of_rows[half] + of_columns[1]);
+            of_columns[i][0] = biases[column], of_columns[i][1] = biases[column + 1];
           }
         }
-        device::stmatrix_x4(staged_row + static_cast<uint32_t>(m * block_side * pitch + j * 16), words);
+#pragma unroll
+        for (int m = 0; m < blocks; ++m) {
+          const int32_t row = m * block_side + warp * 16 + lane / 4;
+          uint32_t words[4];
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              const float of_row = channels_last ? 0 : biases[row + 8 * half];
+              const float* const v = &sums[m][(j + i) * 4 + half * 2];
+              words[2 * i + half] =
+                  pack(Scalar{}, v[0] + of_row + of_columns[i][0], v[1] + of_row + of_columns[i][1]);
+            }
+          }
+          device::stmatrix_x4(row_of_columns(m, j), words);
+        }
       }
+    };
+    // A lane's row of the matrices of stmatrix, which are 16 rows of 16 columns; and its 8 columns of them.
+    const int32_t row_of_lane = warp * 16 + lane % 16, half_of_lane = lane / 16;
+    if (p.boxes) [[likely]] {
+      const device::SharedAddress boxed_row = staged + static_cast<uint32_t>(row_of_lane * row_bytes);
+      const auto boxed_unit = static_cast<uint32_t>((half_of_lane ^ lane % 8) * 16);
+      stage([&](int m, int j) {
+        return boxed_row + static_cast<uint32_t>(m * block_bytes) + j / 8 * staged_block_bytes<Row> +
+               (static_cast<uint32_t>(j % 8 * 16) ^ boxed_unit);
+      });
+      device::fence_async_proxy();
+      device::named_barrier(1 + group, group_threads);
+      if (warp == 0) store_boxes<Row, channels_last>(p, tile, first_row, staged, lane);
+      continue;
     }
+    stage([&, staged_row = staged + static_cast<uint32_t>(row_of_lane * pitch + half_of_lane * 16)](int m, int j) {
+      return staged_row + static_cast<uint32_t>(m * block_side * pitch + j * 16);
+    });
     device::named_barrier(1 + group, group_threads);
     write<Row, channels_last>(p, tile, first_row, places, staged);
   }
+  if (p.boxes && warp == 0) device::bulk_wait();
 }
 
 template <class Scalar, int Row, bool channels_last>
@@ -505,6 +564,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
   if (thread == consumers) {
     device::prefetch_tensor_map(p.x_map);
     device::prefetch_tensor_map(p.w_map);
+    if (p.boxes) device::prefetch_tensor_map(p.y_map);
   }
   shared.init(thread, stages_of(config), (config.alternate ? group_threads : consumers) / 32);
   __syncthreads();

@@ -36,7 +36,8 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Launch
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream) {
   Launch launch;
   make_launch(plan, problem, operands, launch);
-  if (!make_tensor_map(launch.x_map, launch.params.x_map) || !make_tensor_map(launch.w_map, launch.params.w_map)) {
+  if (!make_tensor_map(launch.x_map, launch.params.x_map) || !make_tensor_map(launch.w_map, launch.params.w_map) ||
+      (launch.params.boxes && !make_tensor_map(launch.y_map, launch.params.y_map))) {
     return cudaErrorNotSupported;
   }
   return problem.dtype == DataType::float16 ? launch_scalar<Float16>(plan, problem, launch, stream)

@@ -1,6 +1,8 @@
 // How the product is cut into tiles, and how y is written.
 #pragma once
 
+#include <numeric>
+
 #include "../gemm_scatter/tiling.h"
 #include "config.h"
 
@@ -18,6 +20,47 @@ inline bool writes_whole_rows(const Problem& p) {
   const int64_t bytes = 2 * p.out_w;
   return !is_channels_last(p) && p.kernel_h > 1 && bytes % 32 != 0 && bytes <= most_narrow_bytes &&
          block_side % (p.kernel_h * p.kernel_w) == 0;
+}
+
+// Columns of y's positions that are in a box of channels_last which the copy engine writes: all segments begin at
+// multiples of them. Of whole rows there are several.
+inline int64_t box_columns(const Problem& p) {
+  return p.in_h == 1 ? block_side : std::gcd<int64_t>(p.in_w, block_side);
+}
+inline int64_t box_rows(const Problem& p) { return box_columns(p) == p.in_w ? block_side / p.in_w : 1; }
+inline int64_t box_positions(const Problem& p) {
+  return is_channels_last(p) && p.in_h > 1 ? box_columns(p) * box_rows(p) : block_side;
+}
+
+// Whether the copy engine may write y from what is staged, in boxes of 64 outputs of some positions in channels_last, or
+// of 64 positions of as many channels where a kernel has one tap.
+inline bool stores_boxes(const Problem& p, bool copies_x) {
+  if (is_channels_last(p)) {
+    return (p.kernel_h == 1 || row_outputs(p) % block_side == 0) && block_side >> most_log_boxes <= box_positions(p);
+  }
+  return p.kernel_h * p.kernel_w == 1 && (p.out_h == 1 || p.y_strides[2] == p.out_w) && (!copies_x || p.batch == 1);
+}
+
+// [image][group][channel][position], or [image][row][row of the kernel][column][output of a row of the kernel].
+inline TensorMapLayout make_y_map(const Problem& p, const void* y) {
+  const auto [batch, channel, row, column] = p.y_strides;
+  const auto bytes = [&](int64_t size, int64_t elements) { return map_stride(p, size, elements); };
+  TensorMapLayout map{y, static_cast<int32_t>(element_size(p.dtype))};
+  const auto set = [&](const int64_t (&sizes)[tensor_map_rank], const int64_t (&strides)[tensor_map_rank - 1],
+                       const int32_t (&box)[tensor_map_rank]) {
+    std::copy_n(sizes, tensor_map_rank, map.sizes), std::copy_n(box, tensor_map_rank, map.box);
+    for (int d = 1; d < tensor_map_rank; ++d) map.strides[d - 1] = bytes(sizes[d], strides[d - 1]);
+  };
+  if (!is_channels_last(p)) {
+    const int64_t channels = p.out_channels_per_group();
+    set({p.in_h * p.in_w, channels, p.groups, p.batch, 1}, {channel, checked_mul(channels, channel), batch, 0},
+        {block_side, block_side, 1, 1, 1});
+  } else {
+    set({row_outputs(p), p.in_w, p.kernel_h, p.in_h, p.batch},
+        {checked_mul(p.kernel_w, column), row, checked_mul(p.kernel_h, row), batch},
+        {block_side, static_cast<int32_t>(box_columns(p)), 1, static_cast<int32_t>(box_rows(p)), 1});
+  }
+  return map;
 }
 
 }  // namespace convt::gemm_scatter_sm90
