@@ -51,6 +51,7 @@ bool run(int32_t row) {
   p.dtype = data_type<Scalar>, p.precision = Strict ? Precision::ieee : Precision::tf32;
   lay_out(p);
   const Case<Scalar> c(p);
+  p = c.placed();
 
   const std::string name = std::string("column/") + config.name;
   Plan plan;
@@ -78,12 +79,12 @@ bool run(int32_t row) {
                              .shared_bytes(plan.cut[0]);
   const auto with_tiles = [&]<int Tiles>() {
     simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(shared), [&] {
-      if (params.vectors) {
-        last ? column::column_kernel<Scalar, Strict, true, true, Tiles>(params)
-             : column::column_kernel<Scalar, Strict, false, true, Tiles>(params);
+      if (column::load_of(p) == column::Load::vectors) {
+        last ? column::column_kernel<Scalar, Strict, true, column::Load::vectors, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, column::Load::vectors, Tiles>(params);
       } else {
-        last ? column::column_kernel<Scalar, Strict, true, false, Tiles>(params)
-             : column::column_kernel<Scalar, Strict, false, false, Tiles>(params);
+        last ? column::column_kernel<Scalar, Strict, true, column::Load::words, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, column::Load::words, Tiles>(params);
       }
     });
   };

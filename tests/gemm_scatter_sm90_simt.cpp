@@ -24,14 +24,20 @@ Problem patches(DataType dtype) {
 }
 
 template <class Scalar>
-void launch_row(const Plan& plan, const Problem& p, const family::Params& params) {
+void launch_row(const Plan& plan, const Problem& p, const family::Launch& launch) {
   visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
+    const auto layout = [&]<bool channels_last>() {
+      if constexpr (family::has_boxes(family::configs[Row], channels_last)) {
+        if (launch.boxes) return family::gemm_scatter_sm90_kernel<Scalar, Row, channels_last, true>(launch.params);
+      }
+      family::gemm_scatter_sm90_kernel<Scalar, Row, channels_last, false>(launch.params);
+    };
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
                  [&] {
                    if (family::is_channels_last(p)) {
-                     family::gemm_scatter_sm90_kernel<Scalar, Row, true>(params);
+                     layout.template operator()<true>();
                    } else {
-                     family::gemm_scatter_sm90_kernel<Scalar, Row, false>(params);
+                     layout.template operator()<false>();
                    }
                  });
   });
@@ -74,16 +80,16 @@ bool run(DataType dtype, int32_t row) {
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     // Written otherwise though the copy engine would.
-    params.boxes = params.boxes && pick(0, 2) != 0;
-    if (params.boxes) params.y_map = device::make_tensor_map(launch.y_map);
-    launch_row<Scalar>(plan, p, params);
-    if (params.boxes) {
+    launch.boxes = launch.boxes && pick(0, 2) != 0;
+    if (launch.boxes) params.y_map = device::make_tensor_map(launch.y_map);
+    launch_row<Scalar>(plan, p, launch);
+    if (launch.boxes) {
       ++boxes;
     } else {
       ++vectors[params.vector], whole_rows += params.whole_rows;
     }
-    const std::string what =
-        configuration + (params.copies_x ? ", copied" : "") + (params.boxes ? ", boxes" : "") + ", vectors of " + std::to_string(params.vector);
+    const std::string what = configuration + (params.copies_x ? ", copied" : "") + (launch.boxes ? ", boxes" : "") +
+                             ", vectors of " + std::to_string(params.vector);
     return c.check(what.c_str(), [](float v) { return v; });
   }
 }

@@ -14,26 +14,11 @@
 
 namespace convt::column {
 
+// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel].
 template <class Scalar>
-constexpr int words_of_4 = static_cast<int>(sizeof(Scalar));
-
-// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel]. 16-bit elements that
-// are loaded alone stay alone: putting two together would wait for both.
-template <class Scalar, bool Vectors>
-constexpr int raw_words = Vectors ? words_of_4<Scalar> : 4;
-template <class Scalar, bool Vectors>
 struct Raw {
-  uint32_t word[4][raw_words<Scalar, Vectors>];
+  uint32_t word[4][sizeof(Scalar)];
 };
-
-template <class Scalar>
-CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
-  if constexpr (sizeof(Scalar) == 4) {
-    return __float_as_uint(__ldg(p));
-  } else {
-    return __ldg(&p->bits);
-  }
-}
 
 // The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
 template <class Scalar>
@@ -42,51 +27,60 @@ struct Pixels {
   int32_t count;
 };
 
-template <class Scalar, bool ChannelsLast>
-CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, false>& raw) {
-  const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
-  const int32_t channels = p.channels - channel;  // from here on
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) raw.word[i][j] = 0;
-  }
-  const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
-  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
-  const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
-#pragma unroll
-  for (int i = 0; i < 4; ++i, from += step) {
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
-    }
-  }
-}
-
-// The same, to the lane's own place in shared memory: without a register that it would have to wait for.
-template <class Scalar, bool ChannelsLast>
+// To the lane's own place in shared memory: without a register that it would have to wait for. Elements of 16 bits that
+// begin anywhere are parts of three words, of which nothing behind the last element is read.
+template <class Scalar, bool ChannelsLast, Load How>
 CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress to) {
-  constexpr int bytes = 4 * sizeof(Scalar);
   const int32_t channels = p.channels - chunk * chunk_channels - static_cast<int32_t>(threadIdx.x % 4) * 4;
   const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
   const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? (channels > 0 ? at.count : 0) : (at.count > 0 ? channels : 0);
 #pragma unroll
-  for (int i = 0; i < 4; ++i, from += step) {
-    device::cp_async<bytes>(to + static_cast<uint32_t>(copy_pitch(sizeof(Scalar)) * i), i < rows ? from : p.x,
-                            i < rows ? bytes : 0);
+  for (int i = 0; i < 4; ++i, from += step, to += static_cast<uint32_t>(copy_pitch(slot_bytes(How, sizeof(Scalar))))) {
+    if constexpr (How == Load::vectors) {
+      constexpr int bytes = 4 * sizeof(Scalar);
+      device::cp_async<bytes>(to, i < rows ? from : p.x, i < rows ? bytes : 0);
+    } else {
+      const int32_t inner = i < rows ? smaller(4, ChannelsLast ? channels : at.count) : 0;
+      if constexpr (sizeof(Scalar) == 4) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          device::cp_async_if<4>(j < inner, to + static_cast<uint32_t>(4 * j), from + j);
+        }
+      } else {
+        const auto address = reinterpret_cast<uintptr_t>(from);
+        const auto word_of = [](uintptr_t a) { return reinterpret_cast<const unsigned char*>(a & ~uintptr_t{3}); };
+        const unsigned char *const word = word_of(address), *const of_none = word_of(reinterpret_cast<uintptr_t>(p.x));
+        const int32_t end = inner > 0 ? 2 * inner + static_cast<int32_t>(address & 2) : 0;  // of the bytes
+#pragma unroll
+        for (int j = 0; j < 3; ++j) {
+          const int32_t bytes = larger(0, smaller(4, end - 4 * j));
+          device::cp_async<4>(to + static_cast<uint32_t>(4 * j), bytes > 0 ? word + 4 * j : of_none, bytes);
+        }
+      }
+    }
   }
 }
-template <class Scalar>
-CONVT_DEVICE void read_copy(const unsigned char* from, Raw<Scalar, true>& raw) {
+template <class Scalar, bool ChannelsLast, Load How>
+CONVT_DEVICE void read_copy(const Params& p, const Scalar* first, const unsigned char* from, Raw<Scalar>& raw) {
+  constexpr int pitch = copy_pitch(slot_bytes(How, sizeof(Scalar)));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (sizeof(Scalar) == 4) {
-      const uint4 v = *reinterpret_cast<const uint4*>(from + i * copy_pitch(sizeof(Scalar)));
+      const uint4 v = *reinterpret_cast<const uint4*>(from + i * pitch);
       raw.word[i][0] = v.x, raw.word[i][1] = v.y, raw.word[i][2] = v.z, raw.word[i][3] = v.w;
-    } else {
-      const uint2 v = *reinterpret_cast<const uint2*>(from + i * copy_pitch(sizeof(Scalar)));
+    } else if constexpr (How == Load::vectors) {
+      const uint2 v = *reinterpret_cast<const uint2*>(from + i * pitch);
       raw.word[i][0] = v.x, raw.word[i][1] = v.y;
+    } else {
+      // Whether the elements begin in the middle of a word: a chunk has an even number of channels.
+      const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+      const uint32_t half = (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(first) >> 1) +
+                             static_cast<uint32_t>(i) * static_cast<uint32_t>(step)) &
+                            1;
+      const uint4 v = *reinterpret_cast<const uint4*>(from + i * pitch);
+      const uint32_t select = half != 0 ? 0x5432 : 0x3210;
+      raw.word[i][0] = __byte_perm(v.x, v.y, select), raw.word[i][1] = __byte_perm(v.y, v.z, select);
     }
   }
 }
@@ -106,8 +100,8 @@ struct Fragments {
   uint32_t high[2][steps][4], low[Strict ? 2 : 1][Strict ? steps : 1][4];
 };
 
-template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors>
-CONVT_DEVICE void convert(const Raw<Scalar, Vectors>& raw, Fragments<Scalar, Strict>& a) {
+template <class Scalar, bool Strict, bool ChannelsLast>
+CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) {
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
 #pragma unroll
@@ -126,11 +120,7 @@ CONVT_DEVICE void convert(const Raw<Scalar, Vectors>& raw, Fragments<Scalar, Str
         }
       } else {
         const int channels = r / 2;  // a pair of them
-        if constexpr (!Vectors) {
-          const uint32_t low = ChannelsLast ? raw.word[pixel][2 * channels] : raw.word[2 * channels][pixel];
-          const uint32_t high = ChannelsLast ? raw.word[pixel][2 * channels + 1] : raw.word[2 * channels + 1][pixel];
-          a.high[pair][0][r] = low | high << 16;
-        } else if constexpr (ChannelsLast) {
+        if constexpr (ChannelsLast) {
           a.high[pair][0][r] = raw.word[pixel][channels];
         } else {
           a.high[pair][0][r] =
@@ -235,7 +225,7 @@ CONVT_DEVICE void load_weights(const Params& p, const Tile& tile, int32_t first_
       uint32_t v[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < 4; ++i, from += p.w_in_stride) {
-        if (i < left) v[i] = bits_at(from);
+        if (i < left) v[i] = __ldg(&from->bits);
       }
       reinterpret_cast<uint2*>(shared + p.weight_offset)[at] = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
     });
@@ -473,10 +463,9 @@ CONVT_DEVICE void gather(const Params& p, const Tile& tile, const Entry* table, 
   }
 }
 
-template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
+template <class Scalar, bool Strict, bool ChannelsLast, Load How, int Tiles>
 __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(const __grid_constant__ Params p) {
   static_assert(!Strict || sizeof(Scalar) == 4);
-  constexpr int depth = depth_of(Strict);
   unsigned char* shared = device::dynamic_shared_memory();
   const int32_t lane = threadIdx.x % 32;
   const int32_t g = lane / 4, t = lane % 4;
@@ -497,9 +486,9 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
-  constexpr int32_t warp_bytes = step_bytes(sizeof(Scalar)), vector_bytes = 4 * sizeof(Scalar);
+  constexpr int32_t slot = slot_bytes(How, sizeof(Scalar)), warp_bytes = step_bytes(slot);
   unsigned char* const ring = shared + p.ring_offset + threadIdx.x / 32 * warp_bytes +
-                              (ChannelsLast ? lane * vector_bytes : t * lanes_pitch(sizeof(Scalar)) + g * vector_bytes);
+                              (ChannelsLast ? lane * slot : t * lanes_pitch(slot) + g * slot);
   const int32_t ring_bytes = static_cast<int32_t>(blockDim.x / 32) * warp_bytes;  // of a step
   int32_t pass = 0;
   // Where a later tile's numbers come.
@@ -510,7 +499,6 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
     const Tile& tile = tile_at(turn);
     const bool stages = !p.keeps_weights || (turn == 0 && pass == 0);
     const auto splits = static_cast<int32_t>(p.splits.divisor);
-    Raw<Scalar, Vectors> raw[Vectors ? 1 : depth];
     bool idle = true;  // as a whole warp
     if (more(turn)) {
       const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
@@ -521,23 +509,15 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;
       const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, pixel_block);
       auto chunk = static_cast<int32_t>(split);
-      if constexpr (Vectors) {
-        // Copies of weights between the first inputs and the others: the product starts with both. 16-bit weights,
-        // which are waited for, behind all inputs.
+      // Copies of weights between the first inputs and the others: the product starts with both. 16-bit weights, which
+      // are waited for, behind all inputs.
 #pragma unroll 1
-        for (int32_t i = 0; i < p.ring; ++i, chunk += splits) {
-          if (!idle && chunk < p.chunks) {
-            copy_chunk<Scalar, ChannelsLast>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
-          }
-          device::cp_async_commit();
-          if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile, 0, shared);
+      for (int32_t i = 0; i < p.ring; ++i, chunk += splits) {
+        if (!idle && chunk < p.chunks) {
+          copy_chunk<Scalar, ChannelsLast, How>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
         }
-      } else {
-#pragma unroll
-        for (int i = 0; i < depth; ++i, chunk += splits) {
-          if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
-        }
-        if (stages) load_weights<Scalar, 4>(p, tile, 0, shared);
+        device::cp_async_commit();
+        if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile, 0, shared);
       }
     }
     if (turn > 0 && pass == 0) gather<Scalar, Strict>(p, tile_at(turn - 1), table_at(turn - 1), products);
@@ -560,7 +540,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
         load_weights<Scalar, 4>(p, tile, first_chunk, shared);
       }
       if (stages) {
-        if (Vectors && first_chunk == 0) {
+        if (first_chunk == 0) {
           wait_for_copies(p.ring);
         } else {
           device::cp_async_wait<0>();
@@ -572,43 +552,23 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
       const Work mine = work;
       const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, mine.pixel_block);
-      const auto product = [&](const Raw<Scalar, Vectors>& from, int32_t chunk, const auto& load_next) {
+#pragma unroll 1
+      for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
+        wait_for_copies(p.ring);
+        unsigned char* const mine_of_ring = ring + place * ring_bytes;
+        Raw<Scalar> raw;
+        read_copy<Scalar, ChannelsLast, How>(p, at.first, mine_of_ring, raw);
         Fragments<Scalar, Strict> a;
-        convert<Scalar, Strict, ChannelsLast, Vectors>(from, a);
-        if constexpr (Vectors) load_next();
+        convert<Scalar, Strict, ChannelsLast>(raw, a);
+        const int32_t later = chunk + p.ring * splits;
+        if (later < p.chunks) {
+          copy_chunk<Scalar, ChannelsLast, How>(p, at, later, device::shared_address(mine_of_ring));
+        }
+        device::cp_async_commit();
         const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
                                        (mine.column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
         multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
-        // In the registers of the fragments: there are none to spare.
-        if constexpr (!Vectors) load_next();
-      };
-      if constexpr (Vectors) {
-#pragma unroll 1
-        for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
-          wait_for_copies(p.ring);
-          unsigned char* const mine_of_ring = ring + place * ring_bytes;
-          read_copy<Scalar>(mine_of_ring, raw[0]);
-          product(raw[0], chunk, [&] {
-            const int32_t later = chunk + p.ring * splits;
-            if (later < p.chunks) {
-              copy_chunk<Scalar, ChannelsLast>(p, at, later, device::shared_address(mine_of_ring));
-            }
-            device::cp_async_commit();
-          });
-          place = place + 1 < p.ring ? place + 1 : 0;
-        }
-      } else {
-#pragma unroll 1
-        for (int32_t first = first_chunk + mine.split; first < end; first += depth * splits) {
-#pragma unroll
-          for (int i = 0; i < depth; ++i) {
-            const int32_t chunk = first + i * splits, later = chunk + depth * splits;
-            if (chunk >= end) break;
-            product(raw[i], chunk, [&] {
-              if (later < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
-            });
-          }
-        }
+        place = place + 1 < p.ring ? place + 1 : 0;
       }
     }
     if (!idle) {

@@ -7,9 +7,9 @@
 namespace convt::column {
 namespace {
 
-template <class Scalar, bool Strict, bool ChannelsLast, bool Vectors, int Tiles>
+template <class Scalar, bool Strict, bool ChannelsLast, Load How, int Tiles>
 cudaError_t launch_kernel(const Plan& plan, const Params& params, int64_t shared_bytes, cudaStream_t stream) {
-  const auto kernel = column_kernel<Scalar, Strict, ChannelsLast, Vectors, Tiles>;
+  const auto kernel = column_kernel<Scalar, Strict, ChannelsLast, How, Tiles>;
   const auto bytes = static_cast<int>(shared_bytes);
   static Prepared prepared;
   const cudaError_t error = prepared.prepare(kernel);
@@ -26,8 +26,9 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   const int64_t bytes = resources(problem, config, tiling, plan.cut[1]).shared_bytes(plan.cut[0]);
   const Params params = make_params(plan, problem, operands);
   const auto with_layout = [&]<bool ChannelsLast, int Tiles>() {
-    return params.vectors ? launch_kernel<Scalar, Strict, ChannelsLast, true, Tiles>(plan, params, bytes, stream)
-                          : launch_kernel<Scalar, Strict, ChannelsLast, false, Tiles>(plan, params, bytes, stream);
+    return load_of(problem) == Load::vectors
+               ? launch_kernel<Scalar, Strict, ChannelsLast, Load::vectors, Tiles>(plan, params, bytes, stream)
+               : launch_kernel<Scalar, Strict, ChannelsLast, Load::words, Tiles>(plan, params, bytes, stream);
   };
   const auto with_tiles = [&]<int Tiles>() {
     return channels_last ? with_layout.template operator()<true, Tiles>()

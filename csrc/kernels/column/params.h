@@ -34,7 +34,6 @@ struct Params : StridedParams {
   int32_t weight_offset, low_weight_offset, column_offset;  // in shared memory, bytes; the tile is at 0
   int32_t ring_offset, ring;                                // inputs on their way; of how many steps
   int32_t align;                                            // of a tile's first input column
-  bool vectors;          // whether 4 pixels (channels_last: channels) can be loaded at once
   bool channels_of_row;  // whether threads run over the output channels of a pixel first
   bool keeps_weights;    // whether all tiles of a block have the same weights, at once in shared memory
 };
@@ -57,6 +56,21 @@ constexpr int32_t weight_pitch(int32_t padded_columns, int64_t element_bytes) {
   return padded_columns + (element_bytes == 4 ? 2 : 4);
 }
 
+inline bool is_channels_last(const Problem& p) {
+  const bool rows = p.in_w == 1 || p.x_strides[3] == 1;
+  const bool channels = p.in_channels_per_group() == 1 || p.x_strides[1] == 1;
+  return channels && (!rows || memory_format(p.x_sizes(), p.x_strides) == MemoryFormat::channels_last);
+}
+
+// Vectors, if all rows (in channels_last pixels) start at a multiple of 4 elements, and are a multiple long.
+inline Load load_of(const Problem& p) {
+  const auto whole = [&](int64_t size, int64_t stride) { return size <= 1 || stride % 4 == 0; };
+  const bool vectors = p.x_aligned && whole(p.batch, p.x_strides[0]) && whole(p.in_h, p.x_strides[2]) &&
+                       (is_channels_last(p) ? p.in_channels_per_group() % 4 == 0 && whole(p.in_w, p.x_strides[3])
+                                            : p.in_w % 4 == 0 && whole(p.in_channels, p.x_strides[1]));
+  return vectors ? Load::vectors : Load::words;
+}
+
 inline Resources resources(const Problem& p, const Config& c, const Tiling& t, int64_t out_channels) {
   Resources r{};
   const int64_t size = element_size(p.dtype);
@@ -70,10 +84,9 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t, i
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
-  // Whole rounds of all splits and of the inputs on their way in registers.
-  const int32_t round = r.splits * depth_of(strict);
-  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
-  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
+  // Whole rounds of all splits.
+  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / r.splits) * r.splits;
+  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, r.splits) * r.splits, most));
   const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
   r.low_weight_bytes = strict ? staged : 0;
   r.weight_bytes = staged * (strict ? 2 : 1);
@@ -81,14 +94,8 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t, i
   // Multiples of 4, not of 8: accumulators are written without conflicts.
   r.pitch = blocks * block_pixels + 4;
   r.column_bytes = int64_t{4} * columns * r.pitch * r.splits;
-  r.step_bytes = int64_t{c.warps} * step_bytes(size);
+  r.step_bytes = int64_t{c.warps} * step_bytes(slot_bytes(load_of(p), size));
   return r;
-}
-
-inline bool is_channels_last(const Problem& p) {
-  const bool rows = p.in_w == 1 || p.x_strides[3] == 1;
-  const bool channels = p.in_channels_per_group() == 1 || p.x_strides[1] == 1;
-  return channels && (!rows || memory_format(p.x_sizes(), p.x_strides) == MemoryFormat::channels_last);
 }
 
 inline Params make_params(const Plan& plan, const Problem& p, const Operands& o) {
@@ -126,12 +133,6 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.column_offset = q.weight_offset + static_cast<int32_t>(r.weight_bytes);
   q.ring_offset = q.column_offset + static_cast<int32_t>(r.column_bytes), q.ring = plan.cut[0];
   q.align = static_cast<int32_t>(alignment(channels_last));
-  // All rows (pixels) start at a multiple of 4 elements, and are a multiple long.
-  const auto whole = [&](int64_t size, int64_t stride) { return size <= 1 || stride % 4 == 0; };
-  q.vectors = reinterpret_cast<uintptr_t>(o.x) % static_cast<uintptr_t>(4 * element_size(p.dtype)) == 0 &&
-              whole(p.batch, p.x_strides[0]) && whole(p.in_h, p.x_strides[2]) &&
-              (channels_last ? p.in_channels_per_group() % 4 == 0 && whole(p.in_w, p.x_strides[3])
-                             : p.in_w % 4 == 0 && whole(p.in_channels, p.x_strides[1]));
   q.channels_of_row = p.out_channels_per_group() > 1 && p.y_strides[1] == 1 && p.y_strides[3] != 1;
   return q;
 }

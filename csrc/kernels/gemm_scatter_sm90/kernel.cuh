@@ -395,7 +395,7 @@ CONVT_DEVICE void store_boxes(const Params& p, const Tile& tile, int32_t first_r
 }
 
 // By the consumers: the products of each tile, or of every second one.
-template <class Scalar, int Row, bool channels_last>
+template <class Scalar, int Row, bool channels_last, bool boxes>
 CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
   using device::Major;
   constexpr Config config = configs[Row];
@@ -426,7 +426,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     const Tile tile = tile_of<Row, channels_last>(p, number);
     // Biases and places before it is this warpgroup's turn, when all its threads have read what was staged before.
     device::named_barrier(1 + group, group_threads);
-    if (!p.boxes) places.template find<Row, channels_last>(p, tile, first_row, thread);
+    if constexpr (!boxes) places.template find<Row, channels_last>(p, tile, first_row, thread);
     constexpr int outputs = channels_last ? columns : rows;
 #pragma unroll
     for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
@@ -479,9 +479,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
     // What the copy engine still reads of the last tile.
-    if (p.boxes && warp == 0) device::bulk_wait_read<0>();
+    if (boxes && warp == 0) device::bulk_wait_read<0>();
     device::named_barrier(1 + group, group_threads);
-    if (p.from_registers && !p.boxes) {
+    if (!boxes && p.from_registers) [[likely]] {
 #pragma unroll
       for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
       const auto write_width = [&]<int Width>() {
@@ -520,8 +520,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
             for (int half = 0; half < 2; ++half) {
               const float of_row = channels_last ? 0 : biases[row + 8 * half];
               const float* const v = &sums[m][(j + i) * 4 + half * 2];
-              words[2 * i + half] =
-                  pack(Scalar{}, v[0] + of_row + of_columns[i][0], v[1] + of_row + of_columns[i][1]);
+              words[2 * i + half] = pack(Scalar{}, v[0] + of_row + of_columns[i][0], v[1] + of_row + of_columns[i][1]);
             }
           }
           device::stmatrix_x4(row_of_columns(m, j), words);
@@ -530,28 +529,27 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     };
     // A lane's row of the matrices of stmatrix, which are 16 rows of 16 columns; and its 8 columns of them.
     const int32_t row_of_lane = warp * 16 + lane % 16, half_of_lane = lane / 16;
-    if (p.boxes) [[likely]] {
-      const device::SharedAddress boxed_row = staged + static_cast<uint32_t>(row_of_lane * row_bytes);
-      const auto boxed_unit = static_cast<uint32_t>((half_of_lane ^ lane % 8) * 16);
+    if constexpr (boxes) {
+      const device::SharedAddress staged_row = staged + static_cast<uint32_t>(row_of_lane * row_bytes);
+      const auto unit = static_cast<uint32_t>((half_of_lane ^ lane % 8) * 16);
       stage([&](int m, int j) {
-        return boxed_row + static_cast<uint32_t>(m * block_bytes) + j / 8 * staged_block_bytes<Row> +
-               (static_cast<uint32_t>(j % 8 * 16) ^ boxed_unit);
+        return staged_row + static_cast<uint32_t>(m * block_bytes) + j / 8 * staged_block_bytes<Row> +
+               (static_cast<uint32_t>(j % 8 * 16) ^ unit);
       });
       device::fence_async_proxy();
       device::named_barrier(1 + group, group_threads);
       if (warp == 0) store_boxes<Row, channels_last>(p, tile, first_row, staged, lane);
-      continue;
+    } else {
+      const device::SharedAddress staged_row = staged + static_cast<uint32_t>(row_of_lane * pitch + half_of_lane * 16);
+      stage([&](int m, int j) { return staged_row + static_cast<uint32_t>(m * block_side * pitch + j * 16); });
+      device::named_barrier(1 + group, group_threads);
+      write<Row, channels_last>(p, tile, first_row, places, staged);
     }
-    stage([&, staged_row = staged + static_cast<uint32_t>(row_of_lane * pitch + half_of_lane * 16)](int m, int j) {
-      return staged_row + static_cast<uint32_t>(m * block_side * pitch + j * 16);
-    });
-    device::named_barrier(1 + group, group_threads);
-    write<Row, channels_last>(p, tile, first_row, places, staged);
   }
-  if (p.boxes && warp == 0) device::bulk_wait();
+  if (boxes && warp == 0) device::bulk_wait();
 }
 
-template <class Scalar, int Row, bool channels_last>
+template <class Scalar, int Row, bool channels_last, bool boxes>
 __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr Config config = configs[Row];
@@ -564,12 +562,12 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
   if (thread == consumers) {
     device::prefetch_tensor_map(p.x_map);
     device::prefetch_tensor_map(p.w_map);
-    if (p.boxes) device::prefetch_tensor_map(p.y_map);
+    if (boxes) device::prefetch_tensor_map(p.y_map);
   }
   shared.init(thread, stages_of(config), (config.alternate ? group_threads : consumers) / 32);
   __syncthreads();
   if (thread < consumers) {
-    consume<Scalar, Row, channels_last>(p, shared);
+    consume<Scalar, Row, channels_last, boxes>(p, shared);
   } else {
     copy_operands<Row, channels_last>(p, shared);
   }

@@ -10,11 +10,19 @@
 namespace convt::gemm_scatter_sm90 {
 namespace {
 
+template <class Scalar, int Row, bool channels_last, bool boxes>
+cudaError_t launch_writing(const Plan& plan, const Launch& launch, cudaStream_t stream) {
+  static Prepared prepared;
+  return launch_kernel(prepared, gemm_scatter_sm90_kernel<Scalar, Row, channels_last, boxes>, launch.params,
+                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
+}
+
 template <class Scalar, int Row, bool channels_last>
 cudaError_t launch_layout(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  static Prepared prepared;
-  return launch_kernel(prepared, gemm_scatter_sm90_kernel<Scalar, Row, channels_last>, launch.params,
-                       static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
+  if constexpr (has_boxes(configs[Row], channels_last)) {
+    if (launch.boxes) return launch_writing<Scalar, Row, channels_last, true>(plan, launch, stream);
+  }
+  return launch_writing<Scalar, Row, channels_last, false>(plan, launch, stream);
 }
 
 template <class Scalar>
@@ -37,7 +45,7 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
   Launch launch;
   make_launch(plan, problem, operands, launch);
   if (!make_tensor_map(launch.x_map, launch.params.x_map) || !make_tensor_map(launch.w_map, launch.params.w_map) ||
-      (launch.params.boxes && !make_tensor_map(launch.y_map, launch.params.y_map))) {
+      (launch.boxes && !make_tensor_map(launch.y_map, launch.params.y_map))) {
     return cudaErrorNotSupported;
   }
   return problem.dtype == DataType::float16 ? launch_scalar<Float16>(plan, problem, launch, stream)

@@ -19,10 +19,9 @@ struct Params {
   int32_t outputs, positions, rows;  // outputs of a position; positions of a row, and rows
   int32_t out_channels;              // of a group
   int32_t kernel_h, kernel_w;
-  int32_t vector;       // elements of y that are written at once
-  bool boxes;           // the copy engine writes y from what is staged
-  int32_t log_boxes;    // of them, of 64 positions
+  int32_t vector;  // elements of y that are written at once
   CachePolicy y_policy;
+  int32_t log_boxes;    // of 64 positions, if the copy engine writes y
   bool from_registers;  // four lanes have a vector's elements and exchange them; otherwise a tile is staged
   bool whole_rows;      // a warp writes vectors of all rows of the kernel at once
   bool copies_x;        // the kernel before this one copies x
@@ -39,8 +38,9 @@ static_assert(std::is_trivially_copyable_v<Params>);
 
 struct Launch {
   Params params;
-  TensorMapLayout x_map, w_map, y_map;  // of which the driver makes the maps; y_map if params.boxes
-  CopyParams copy;               // if params.copies_x
+  TensorMapLayout x_map, w_map, y_map;  // of which the driver makes the maps; y_map if boxes
+  CopyParams copy;                      // if params.copies_x
+  bool boxes;                           // the copy engine writes y from what is staged
 };
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
@@ -56,8 +56,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   set_common(q, plan.cut[0], p, o, t);
   q.y_column_stride = p.y_strides[3], q.kernel_w = static_cast<int32_t>(p.kernel_w);
   q.vector = store_width(p, o.result);
-  launch.y_map = stores_boxes(p, copies_x) ? make_y_map(p, o.result) : TensorMapLayout{};
-  q.boxes = launch.y_map.valid(), q.y_policy = once_policy(plan.result_exceeds_l2);
+  launch.boxes = has_boxes(config, last) && stores_boxes(p, copies_x);
+  if (launch.boxes) launch.y_map = make_y_map(p, o.result), launch.boxes = launch.y_map.valid();
+  q.y_policy = once_policy(plan.result_exceeds_l2);
   q.log_boxes = std::countr_zero(static_cast<uint32_t>(block_side / box_positions(p)));
   q.from_registers = q.vector == 8 && (last || p.kernel_w == 1 || p.kernel_w == 2 || p.kernel_w == 4);
   q.whole_rows = !q.from_registers && writes_whole_rows(p);

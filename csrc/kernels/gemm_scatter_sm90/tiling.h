@@ -32,8 +32,8 @@ inline int64_t box_positions(const Problem& p) {
   return is_channels_last(p) && p.in_h > 1 ? box_columns(p) * box_rows(p) : block_side;
 }
 
-// Whether the copy engine may write y from what is staged, in boxes of 64 outputs of some positions in channels_last, or
-// of 64 positions of as many channels where a kernel has one tap.
+// Whether the copy engine may write y from what is staged, in boxes of 64 outputs of some positions in channels_last,
+// or of 64 positions of as many channels where a kernel has one tap.
 inline bool stores_boxes(const Problem& p, bool copies_x) {
   if (is_channels_last(p)) {
     return (p.kernel_h == 1 || row_outputs(p) % block_side == 0) && block_side >> most_log_boxes <= box_positions(p);

@@ -112,7 +112,7 @@ Candidate column_candidate(const Problem& p, const DeviceInfo& device, int32_t r
   const bool half = p.dtype != DataType::float32;
   const bool strict = !half && p.precision == Precision::ieee;
   const auto number = [](auto n) { return static_cast<double>(n); };
-  const bool vectors = (channels_last ? p.in_channels_per_group() : p.in_w) % column::group_pixels == 0;
+  const bool vectors = column::load_of(p) == column::Load::vectors;
   // Elements that are loaded one by one come from L1 four times. It has what shared memory leaves of 256 KB, and that
   // is cut in few sizes: 28 KB above 196 KB, else 60 KB or more.
   const int64_t shared_of_all = resident * (r.shared_bytes(ring) + 1024);
