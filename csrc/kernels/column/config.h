@@ -55,6 +55,11 @@ inline constexpr int32_t ring_steps[] = {4, 2};
 constexpr int32_t lanes_pitch(int32_t slot) { return slot == 16 ? 160 : 96; }
 constexpr int32_t copy_pitch(int32_t slot) { return 4 * lanes_pitch(slot); }
 constexpr int32_t step_bytes(int32_t slot) { return 4 * copy_pitch(slot); }
+// Where the lane of pixels lane / 4 and channels 4 (lane % 4) and on has its first slot.
+template <bool ChannelsLast>
+CONVT_HOST_DEVICE constexpr int32_t slot_of_lane(int32_t lane, int32_t slot) {
+  return ChannelsLast ? lane * slot : lane % 4 * lanes_pitch(slot) + lane / 4 * slot;
+}
 
 // One axis of a tile. With u = o + padding, tiles start at multiples of the stride: tile i has the outputs
 // first_u + i * q * stride <= u < first_u + (i + 1) * q * stride, and reads at most q + halo inputs.

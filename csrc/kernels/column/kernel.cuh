@@ -27,38 +27,85 @@ struct Pixels {
   int32_t count;
 };
 
-// To the lane's own place in shared memory: without a register that it would have to wait for. Elements of 16 bits that
-// begin anywhere are parts of three words, of which nothing behind the last element is read.
-template <class Scalar, bool ChannelsLast, Load How>
-CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress to) {
-  const int32_t channels = p.channels - chunk * chunk_channels - static_cast<int32_t>(threadIdx.x % 4) * 4;
+// Copies 4 x 4 elements to the lane's own place in shared memory: without a register that it would have to wait for.
+// `step`: where those of its warp begin.
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void copy_vectors(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress step) {
+  constexpr int bytes = 4 * sizeof(Scalar), slot = slot_bytes(Load::vectors, sizeof(Scalar));
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t channels = p.channels - chunk * chunk_channels - lane % 4 * 4;
   const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
-  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+  const int64_t next = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
   const int32_t rows = ChannelsLast ? (channels > 0 ? at.count : 0) : (at.count > 0 ? channels : 0);
+  const device::SharedAddress to = step + static_cast<uint32_t>(slot_of_lane<ChannelsLast>(lane, slot));
 #pragma unroll
-  for (int i = 0; i < 4; ++i, from += step, to += static_cast<uint32_t>(copy_pitch(slot_bytes(How, sizeof(Scalar))))) {
-    if constexpr (How == Load::vectors) {
-      constexpr int bytes = 4 * sizeof(Scalar);
-      device::cp_async<bytes>(to, i < rows ? from : p.x, i < rows ? bytes : 0);
+  for (int i = 0; i < 4; ++i, from += next) {
+    device::cp_async<bytes>(to + static_cast<uint32_t>(copy_pitch(slot) * i), i < rows ? from : p.x,
+                            i < rows ? bytes : 0);
+  }
+}
+
+// Word `word` of four elements that begin anywhere, of which `there` are: the element of that number, or of those of 16
+// bits one of the three words that have them. Behind the end of x nothing is read.
+template <class Scalar>
+CONVT_DEVICE void copy_word(const Params& p, const Scalar* from, int32_t word, int32_t there,
+                            device::SharedAddress to) {
+  if constexpr (sizeof(Scalar) == 4) {
+    device::cp_async_if<4>(word < there, to, from + word);
+  } else if (word < 3) {
+    const auto address = reinterpret_cast<uintptr_t>(from);
+    const int32_t begin = static_cast<int32_t>(address & 2);
+    const int32_t bytes = there > 0 ? smaller(4, 2 * there + begin - 4 * word) : 0;
+    const auto* const words = reinterpret_cast<const unsigned char*>(address - static_cast<uint32_t>(begin)) + 4 * word;
+    if (bytes > 0 && words + 4 > p.x_end) {
+      device::store_shared_4(to, __uint_as_float(__ldg(reinterpret_cast<const uint16_t*>(words))));
     } else {
-      const int32_t inner = i < rows ? smaller(4, ChannelsLast ? channels : at.count) : 0;
-      if constexpr (sizeof(Scalar) == 4) {
+      const auto x = reinterpret_cast<uintptr_t>(p.x);
+      device::cp_async<4>(to, bytes > 0 ? words : reinterpret_cast<const unsigned char*>(x - x % 4), larger(0, bytes));
+    }
+  }
+}
+
+// Copies elements that begin anywhere, for all lanes of the warp: neighbours in memory by neighbouring lanes.
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void copy_words(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress step) {
+  constexpr int slot = slot_bytes(Load::words, sizeof(Scalar));
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t channels = p.channels - chunk * chunk_channels, word = lane % 4;
+  if constexpr (ChannelsLast) {
+    // Sixteen channels of a pixel are 16 lanes', of two groups of pixels at a time.
+    const int32_t quad = lane % 16 / 4 * 4;
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          device::cp_async_if<4>(j < inner, to + static_cast<uint32_t>(4 * j), from + j);
-        }
-      } else {
-        const auto address = reinterpret_cast<uintptr_t>(from);
-        const auto word_of = [](uintptr_t a) { return reinterpret_cast<const unsigned char*>(a & ~uintptr_t{3}); };
-        const unsigned char *const word = word_of(address), *const of_none = word_of(reinterpret_cast<uintptr_t>(p.x));
-        const int32_t end = inner > 0 ? 2 * inner + static_cast<int32_t>(address & 2) : 0;  // of the bytes
+    for (int q = 0; q < 4; ++q) {
+      const int32_t group = lane / 16 + 2 * q;
+      const auto first = __shfl_sync(0xffffffffu, reinterpret_cast<uint64_t>(at.first), 4 * group);
+      const int32_t count = __shfl_sync(0xffffffffu, at.count, 4 * group);
+      const Scalar* from = reinterpret_cast<const Scalar*>(first) + chunk * chunk_channels + quad;
+      const device::SharedAddress to =
+          step + static_cast<uint32_t>(slot_of_lane<ChannelsLast>(4 * group + quad / 4, slot) + 4 * word);
 #pragma unroll
-        for (int j = 0; j < 3; ++j) {
-          const int32_t bytes = larger(0, smaller(4, end - 4 * j));
-          device::cp_async<4>(to + static_cast<uint32_t>(4 * j), bytes > 0 ? word + 4 * j : of_none, bytes);
-        }
+      for (int i = 0; i < 4; ++i, from += p.x_column_stride) {
+        copy_word(p, from, word, i < count ? smaller(4, channels - quad) : 0,
+                  to + static_cast<uint32_t>(copy_pitch(slot) * i));
       }
     }
+  } else {
+    const Scalar* from = at.first + (int64_t{chunk} * chunk_channels - 4 * word) * p.x_channel_stride;
+    const device::SharedAddress to = step + static_cast<uint32_t>(lane / 4 * slot + 4 * word);
+#pragma unroll
+    for (int c = 0; c < chunk_channels; ++c, from += p.x_channel_stride) {
+      copy_word(p, from, word, c < channels ? smaller(4, at.count) : 0,
+                to + static_cast<uint32_t>(c / 4 * lanes_pitch(slot) + c % 4 * copy_pitch(slot)));
+    }
+  }
+}
+
+template <class Scalar, bool ChannelsLast, Load How>
+CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress step) {
+  if constexpr (How == Load::vectors) {
+    copy_vectors<Scalar, ChannelsLast>(p, at, chunk, step);
+  } else {
+    copy_words<Scalar, ChannelsLast>(p, at, chunk, step);
   }
 }
 template <class Scalar, bool ChannelsLast, Load How>
@@ -487,8 +534,9 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
   constexpr int32_t slot = slot_bytes(How, sizeof(Scalar)), warp_bytes = step_bytes(slot);
-  unsigned char* const ring = shared + p.ring_offset + threadIdx.x / 32 * warp_bytes +
-                              (ChannelsLast ? lane * slot : t * lanes_pitch(slot) + g * slot);
+  constexpr bool together = How == Load::words;  // lanes copy for each other
+  unsigned char* const ring = shared + p.ring_offset + threadIdx.x / 32 * warp_bytes;
+  const int32_t own = slot_of_lane<ChannelsLast>(lane, slot);
   const int32_t ring_bytes = static_cast<int32_t>(blockDim.x / 32) * warp_bytes;  // of a step
   int32_t pass = 0;
   // Where a later tile's numbers come.
@@ -555,9 +603,11 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
 #pragma unroll 1
       for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
         wait_for_copies(p.ring);
+        if constexpr (together) __syncwarp();
         unsigned char* const mine_of_ring = ring + place * ring_bytes;
         Raw<Scalar> raw;
-        read_copy<Scalar, ChannelsLast, How>(p, at.first, mine_of_ring, raw);
+        read_copy<Scalar, ChannelsLast, How>(p, at.first, mine_of_ring + own, raw);
+        if constexpr (together) __syncwarp();
         Fragments<Scalar, Strict> a;
         convert<Scalar, Strict, ChannelsLast>(raw, a);
         const int32_t later = chunk + p.ring * splits;

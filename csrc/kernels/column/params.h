@@ -19,6 +19,7 @@ struct Placement {
 };
 
 struct Params : StridedParams {
+  const unsigned char* x_end;       // behind its last element
   int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
   Placement place_h, place_w;
   Divisor tiles_w, tiles_h, taps, kernel_w, stride_h, stride_w;
@@ -106,6 +107,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const Resources r = resources(p, c, t, out_channels);
   Params q{};
   set_strided(q, p, o);
+  int64_t last = 0;
+  for (int d = 0; d < 4; ++d) last += (p.x_sizes()[d] - 1) * p.x_strides[d];
+  q.x_end = static_cast<const unsigned char*>(o.x) + (last + 1) * element_size(p.dtype);
   q.out_channels = static_cast<int32_t>(out_channels);
   q.columns = static_cast<int32_t>(out_channels * p.kernel_h * p.kernel_w);
   q.padded_columns = r.padded_columns;
