@@ -79,12 +79,13 @@ bool run(int32_t row) {
                              .shared_bytes(plan.cut[0]);
   const auto with_tiles = [&]<int Tiles>() {
     simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(shared), [&] {
+      constexpr column::Load alone = column::load_of(sizeof(Scalar), false);
       if (column::load_of(p) == column::Load::vectors) {
         last ? column::column_kernel<Scalar, Strict, true, column::Load::vectors, Tiles>(params)
              : column::column_kernel<Scalar, Strict, false, column::Load::vectors, Tiles>(params);
       } else {
-        last ? column::column_kernel<Scalar, Strict, true, column::Load::words, Tiles>(params)
-             : column::column_kernel<Scalar, Strict, false, column::Load::words, Tiles>(params);
+        last ? column::column_kernel<Scalar, Strict, true, alone, Tiles>(params)
+             : column::column_kernel<Scalar, Strict, false, alone, Tiles>(params);
       }
     });
   };

@@ -40,18 +40,20 @@ inline constexpr int32_t tile_bytes = 64, work_offset = 19 * tile_bytes, table_o
 inline constexpr int32_t most_weight_bytes = 96 << 10;  // of shared memory, unless one step takes more
 inline constexpr int32_t most_splits = 16;              // of the channels
 
-// How a lane copies the 4 x 4 elements that it multiplies to shared memory: 4 at once, or, where they begin anywhere,
-// by words.
-enum class Load { vectors, words };
-// Where a lane's 4 elements lie: 16-bit ones that begin anywhere are parts of three words.
-constexpr int32_t slot_bytes(Load how, int64_t element_bytes) {
-  return how == Load::words ? 16 : 4 * static_cast<int32_t>(element_bytes);
+// How a lane gets the 4 x 4 elements that it multiplies: by copies to shared memory, 4 elements at once, or words that
+// begin anywhere. Elements of 16 bits that do so it loads to registers, one by one.
+enum class Load { vectors, words, registers };
+constexpr Load load_of(int64_t element_bytes, bool vectors) {
+  return vectors ? Load::vectors : element_bytes == 4 ? Load::words : Load::registers;
 }
 
-// Steps whose inputs a warp has on their way, in shared memory: as many as there is room for.
+// Steps whose inputs a warp has on their way: in shared memory as many as there is room for; or in registers.
 inline constexpr int32_t ring_steps[] = {4, 2};
-// Of one of them, of a warp: 4 slots of each lane. The 8 lanes that copy neighbouring pixels of a channel write
-// neighbouring places; the pitch of those is such that all lanes then read their own without conflicts.
+constexpr int32_t depth_of(bool strict) { return strict ? 1 : 2; }
+// Of one of them, in shared memory, of a warp: 4 slots of each lane, of 4 elements. The 8 lanes that copy neighbouring
+// pixels of a channel write neighbouring places; the pitch of those is such that all lanes then read their own without
+// conflicts.
+constexpr int32_t slot_bytes(int64_t element_bytes) { return 4 * static_cast<int32_t>(element_bytes); }
 constexpr int32_t lanes_pitch(int32_t slot) { return slot == 16 ? 160 : 96; }
 constexpr int32_t copy_pitch(int32_t slot) { return 4 * lanes_pitch(slot); }
 constexpr int32_t step_bytes(int32_t slot) { return 4 * copy_pitch(slot); }

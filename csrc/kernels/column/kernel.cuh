@@ -14,11 +14,26 @@
 
 namespace convt::column {
 
-// 4 x 4 elements as they come from memory: [channel][pixel] or, channels_last, [pixel][channel].
 template <class Scalar>
+constexpr int words_of_4 = static_cast<int>(sizeof(Scalar));
+
+// 4 x 4 elements: [channel][pixel] or, channels_last, [pixel][channel]. 16-bit elements that are loaded to registers,
+// one by one, stay alone: putting two together would wait for both.
+template <class Scalar, bool Copied>
+constexpr int raw_words = Copied ? words_of_4<Scalar> : 4;
+template <class Scalar, bool Copied>
 struct Raw {
-  uint32_t word[4][sizeof(Scalar)];
+  uint32_t word[4][raw_words<Scalar, Copied>];
 };
+
+template <class Scalar>
+CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
+  if constexpr (sizeof(Scalar) == 4) {
+    return __float_as_uint(__ldg(p));
+  } else {
+    return __ldg(&p->bits);
+  }
+}
 
 // The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
 template <class Scalar>
@@ -27,11 +42,32 @@ struct Pixels {
   int32_t count;
 };
 
+template <class Scalar, bool ChannelsLast>
+CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, false>& raw) {
+  const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
+  const int32_t channels = p.channels - channel;  // from here on
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) raw.word[i][j] = 0;
+  }
+  const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
+  const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
+  const int32_t rows = ChannelsLast ? at.count : channels, inner = ChannelsLast ? channels : at.count;
+#pragma unroll
+  for (int i = 0; i < 4; ++i, from += step) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
+    }
+  }
+}
+
 // Copies 4 x 4 elements to the lane's own place in shared memory: without a register that it would have to wait for.
 // `step`: where those of its warp begin.
 template <class Scalar, bool ChannelsLast>
 CONVT_DEVICE void copy_vectors(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress step) {
-  constexpr int bytes = 4 * sizeof(Scalar), slot = slot_bytes(Load::vectors, sizeof(Scalar));
+  constexpr int bytes = 4 * sizeof(Scalar), slot = slot_bytes(sizeof(Scalar));
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t channels = p.channels - chunk * chunk_channels - lane % 4 * 4;
   const Scalar* from = at.first + chunk * (chunk_channels * p.x_channel_stride);
@@ -45,31 +81,10 @@ CONVT_DEVICE void copy_vectors(const Params& p, const Pixels<Scalar>& at, int32_
   }
 }
 
-// Word `word` of four elements that begin anywhere, of which `there` are: the element of that number, or of those of 16
-// bits one of the three words that have them. Behind the end of x nothing is read.
-template <class Scalar>
-CONVT_DEVICE void copy_word(const Params& p, const Scalar* from, int32_t word, int32_t there,
-                            device::SharedAddress to) {
-  if constexpr (sizeof(Scalar) == 4) {
-    device::cp_async_if<4>(word < there, to, from + word);
-  } else if (word < 3) {
-    const auto address = reinterpret_cast<uintptr_t>(from);
-    const int32_t begin = static_cast<int32_t>(address & 2);
-    const int32_t bytes = there > 0 ? smaller(4, 2 * there + begin - 4 * word) : 0;
-    const auto* const words = reinterpret_cast<const unsigned char*>(address - static_cast<uint32_t>(begin)) + 4 * word;
-    if (bytes > 0 && words + 4 > p.x_end) {
-      device::store_shared_4(to, __uint_as_float(__ldg(reinterpret_cast<const uint16_t*>(words))));
-    } else {
-      const auto x = reinterpret_cast<uintptr_t>(p.x);
-      device::cp_async<4>(to, bytes > 0 ? words : reinterpret_cast<const unsigned char*>(x - x % 4), larger(0, bytes));
-    }
-  }
-}
-
-// Copies elements that begin anywhere, for all lanes of the warp: neighbours in memory by neighbouring lanes.
+// Copies words that begin anywhere, for all lanes of the warp: neighbours in memory by neighbouring lanes.
 template <class Scalar, bool ChannelsLast>
 CONVT_DEVICE void copy_words(const Params& p, const Pixels<Scalar>& at, int32_t chunk, device::SharedAddress step) {
-  constexpr int slot = slot_bytes(Load::words, sizeof(Scalar));
+  constexpr int slot = slot_bytes(sizeof(Scalar));
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t channels = p.channels - chunk * chunk_channels, word = lane % 4;
   if constexpr (ChannelsLast) {
@@ -85,8 +100,8 @@ CONVT_DEVICE void copy_words(const Params& p, const Pixels<Scalar>& at, int32_t 
           step + static_cast<uint32_t>(slot_of_lane<ChannelsLast>(4 * group + quad / 4, slot) + 4 * word);
 #pragma unroll
       for (int i = 0; i < 4; ++i, from += p.x_column_stride) {
-        copy_word(p, from, word, i < count ? smaller(4, channels - quad) : 0,
-                  to + static_cast<uint32_t>(copy_pitch(slot) * i));
+        device::cp_async_if<4>(i < count && quad + word < channels, to + static_cast<uint32_t>(copy_pitch(slot) * i),
+                               from + word);
       }
     }
   } else {
@@ -94,8 +109,9 @@ CONVT_DEVICE void copy_words(const Params& p, const Pixels<Scalar>& at, int32_t 
     const device::SharedAddress to = step + static_cast<uint32_t>(lane / 4 * slot + 4 * word);
 #pragma unroll
     for (int c = 0; c < chunk_channels; ++c, from += p.x_channel_stride) {
-      copy_word(p, from, word, c < channels ? smaller(4, at.count) : 0,
-                to + static_cast<uint32_t>(c / 4 * lanes_pitch(slot) + c % 4 * copy_pitch(slot)));
+      device::cp_async_if<4>(c < channels && word < at.count,
+                             to + static_cast<uint32_t>(c / 4 * lanes_pitch(slot) + c % 4 * copy_pitch(slot)),
+                             from + word);
     }
   }
 }
@@ -108,26 +124,17 @@ CONVT_DEVICE void copy_chunk(const Params& p, const Pixels<Scalar>& at, int32_t 
     copy_words<Scalar, ChannelsLast>(p, at, chunk, step);
   }
 }
-template <class Scalar, bool ChannelsLast, Load How>
-CONVT_DEVICE void read_copy(const Params& p, const Scalar* first, const unsigned char* from, Raw<Scalar>& raw) {
-  constexpr int pitch = copy_pitch(slot_bytes(How, sizeof(Scalar)));
+template <class Scalar>
+CONVT_DEVICE void read_copy(const unsigned char* from, Raw<Scalar, true>& raw) {
+  constexpr int pitch = copy_pitch(slot_bytes(sizeof(Scalar)));
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if constexpr (sizeof(Scalar) == 4) {
       const uint4 v = *reinterpret_cast<const uint4*>(from + i * pitch);
       raw.word[i][0] = v.x, raw.word[i][1] = v.y, raw.word[i][2] = v.z, raw.word[i][3] = v.w;
-    } else if constexpr (How == Load::vectors) {
+    } else {
       const uint2 v = *reinterpret_cast<const uint2*>(from + i * pitch);
       raw.word[i][0] = v.x, raw.word[i][1] = v.y;
-    } else {
-      // Whether the elements begin in the middle of a word: a chunk has an even number of channels.
-      const int64_t step = ChannelsLast ? p.x_column_stride : p.x_channel_stride;
-      const uint32_t half = (static_cast<uint32_t>(reinterpret_cast<uintptr_t>(first) >> 1) +
-                             static_cast<uint32_t>(i) * static_cast<uint32_t>(step)) &
-                            1;
-      const uint4 v = *reinterpret_cast<const uint4*>(from + i * pitch);
-      const uint32_t select = half != 0 ? 0x5432 : 0x3210;
-      raw.word[i][0] = __byte_perm(v.x, v.y, select), raw.word[i][1] = __byte_perm(v.y, v.z, select);
     }
   }
 }
@@ -147,8 +154,8 @@ struct Fragments {
   uint32_t high[2][steps][4], low[Strict ? 2 : 1][Strict ? steps : 1][4];
 };
 
-template <class Scalar, bool Strict, bool ChannelsLast>
-CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) {
+template <class Scalar, bool Strict, bool ChannelsLast, bool Copied>
+CONVT_DEVICE void convert(const Raw<Scalar, Copied>& raw, Fragments<Scalar, Strict>& a) {
 #pragma unroll
   for (int pair = 0; pair < 2; ++pair) {
 #pragma unroll
@@ -167,7 +174,11 @@ CONVT_DEVICE void convert(const Raw<Scalar>& raw, Fragments<Scalar, Strict>& a) 
         }
       } else {
         const int channels = r / 2;  // a pair of them
-        if constexpr (ChannelsLast) {
+        if constexpr (!Copied) {
+          const uint32_t low = ChannelsLast ? raw.word[pixel][2 * channels] : raw.word[2 * channels][pixel];
+          const uint32_t high = ChannelsLast ? raw.word[pixel][2 * channels + 1] : raw.word[2 * channels + 1][pixel];
+          a.high[pair][0][r] = low | high << 16;
+        } else if constexpr (ChannelsLast) {
           a.high[pair][0][r] = raw.word[pixel][channels];
         } else {
           a.high[pair][0][r] =
@@ -272,7 +283,7 @@ CONVT_DEVICE void load_weights(const Params& p, const Tile& tile, int32_t first_
       uint32_t v[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < 4; ++i, from += p.w_in_stride) {
-        if (i < left) v[i] = __ldg(&from->bits);
+        if (i < left) v[i] = bits_at(from);
       }
       reinterpret_cast<uint2*>(shared + p.weight_offset)[at] = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
     });
@@ -533,8 +544,9 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split
 
-  constexpr int32_t slot = slot_bytes(How, sizeof(Scalar)), warp_bytes = step_bytes(slot);
-  constexpr bool together = How == Load::words;  // lanes copy for each other
+  constexpr int32_t slot = slot_bytes(sizeof(Scalar)), warp_bytes = step_bytes(slot);
+  constexpr bool Copied = How != Load::registers, together = How == Load::words;  // lanes copy for each other
+  constexpr int depth = depth_of(Strict);
   unsigned char* const ring = shared + p.ring_offset + threadIdx.x / 32 * warp_bytes;
   const int32_t own = slot_of_lane<ChannelsLast>(lane, slot);
   const int32_t ring_bytes = static_cast<int32_t>(blockDim.x / 32) * warp_bytes;  // of a step
@@ -547,6 +559,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
     const Tile& tile = tile_at(turn);
     const bool stages = !p.keeps_weights || (turn == 0 && pass == 0);
     const auto splits = static_cast<int32_t>(p.splits.divisor);
+    Raw<Scalar, Copied> raw[Copied ? 1 : depth];
     bool idle = true;  // as a whole warp
     if (more(turn)) {
       const uint32_t task = (threadIdx.x + static_cast<uint32_t>(pass) * blockDim.x) / 32;
@@ -557,15 +570,23 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       idle = pixel_block * 8 >= tile.rows.ins * tile.row_groups;
       const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, pixel_block);
       auto chunk = static_cast<int32_t>(split);
-      // Copies of weights between the first inputs and the others: the product starts with both. 16-bit weights, which
-      // are waited for, behind all inputs.
+      if constexpr (Copied) {
+        // Copies of weights between the first inputs and the others: the product starts with both. 16-bit weights,
+        // which are waited for, behind all inputs.
 #pragma unroll 1
-      for (int32_t i = 0; i < p.ring; ++i, chunk += splits) {
-        if (!idle && chunk < p.chunks) {
-          copy_chunk<Scalar, ChannelsLast, How>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
+        for (int32_t i = 0; i < p.ring; ++i, chunk += splits) {
+          if (!idle && chunk < p.chunks) {
+            copy_chunk<Scalar, ChannelsLast, How>(p, at, chunk, device::shared_address(ring + i * ring_bytes));
+          }
+          device::cp_async_commit();
+          if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile, 0, shared);
         }
-        device::cp_async_commit();
-        if (stages && i == (sizeof(Scalar) == 4 ? 0 : p.ring - 1)) load_weights<Scalar, 4>(p, tile, 0, shared);
+      } else {
+#pragma unroll
+        for (int i = 0; i < depth; ++i, chunk += splits) {
+          if (!idle && chunk < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, chunk, raw[i]);
+        }
+        if (stages) load_weights<Scalar, 4>(p, tile, 0, shared);
       }
     }
     if (turn > 0 && pass == 0) gather<Scalar, Strict>(p, tile_at(turn - 1), table_at(turn - 1), products);
@@ -588,7 +609,7 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
         load_weights<Scalar, 4>(p, tile, first_chunk, shared);
       }
       if (stages) {
-        if (first_chunk == 0) {
+        if (Copied && first_chunk == 0) {
           wait_for_copies(p.ring);
         } else {
           device::cp_async_wait<0>();
@@ -600,25 +621,45 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
       const int32_t end = smaller(first_chunk + p.stage_chunks, p.chunks);
       const Work mine = work;
       const Pixels<Scalar> at = pixels_of<Scalar>(p, tile, mine.pixel_block);
-#pragma unroll 1
-      for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
-        wait_for_copies(p.ring);
-        if constexpr (together) __syncwarp();
-        unsigned char* const mine_of_ring = ring + place * ring_bytes;
-        Raw<Scalar> raw;
-        read_copy<Scalar, ChannelsLast, How>(p, at.first, mine_of_ring + own, raw);
-        if constexpr (together) __syncwarp();
+      const auto product = [&](const Raw<Scalar, Copied>& from, int32_t chunk, const auto& load_next) {
         Fragments<Scalar, Strict> a;
-        convert<Scalar, Strict, ChannelsLast>(raw, a);
-        const int32_t later = chunk + p.ring * splits;
-        if (later < p.chunks) {
-          copy_chunk<Scalar, ChannelsLast, How>(p, at, later, device::shared_address(mine_of_ring));
-        }
-        device::cp_async_commit();
+        convert<Scalar, Strict, ChannelsLast, Copied>(from, a);
+        if constexpr (Copied) load_next();
         const unsigned char* weights = shared + p.weight_offset + (4 * (chunk - first_chunk) + t) * weight_bytes +
                                        (mine.column_block * 8 * Tiles + g) * static_cast<int32_t>(4 * sizeof(Scalar));
         multiply<Scalar, Strict, Tiles>(a, weights, p.low_weight_offset - p.weight_offset, sums);
-        place = place + 1 < p.ring ? place + 1 : 0;
+        // In the registers of the fragments: there are none to spare.
+        if constexpr (!Copied) load_next();
+      };
+      if constexpr (Copied) {
+#pragma unroll 1
+        for (int32_t chunk = mine.split + done * splits; chunk < end; chunk += splits, ++done) {
+          wait_for_copies(p.ring);
+          if constexpr (together) __syncwarp();
+          unsigned char* const mine_of_ring = ring + place * ring_bytes;
+          read_copy<Scalar>(mine_of_ring + own, raw[0]);
+          if constexpr (together) __syncwarp();
+          product(raw[0], chunk, [&] {
+            const int32_t later = chunk + p.ring * splits;
+            if (later < p.chunks) {
+              copy_chunk<Scalar, ChannelsLast, How>(p, at, later, device::shared_address(mine_of_ring));
+            }
+            device::cp_async_commit();
+          });
+          place = place + 1 < p.ring ? place + 1 : 0;
+        }
+      } else {
+#pragma unroll 1
+        for (int32_t first = first_chunk + mine.split; first < end; first += depth * splits) {
+#pragma unroll
+          for (int i = 0; i < depth; ++i) {
+            const int32_t chunk = first + i * splits, later = chunk + depth * splits;
+            if (chunk >= end) break;
+            product(raw[i], chunk, [&] {
+              if (later < p.chunks) load_chunk<Scalar, ChannelsLast>(p, at, later, raw[i]);
+            });
+          }
+        }
       }
     }
     if (!idle) {

@@ -26,9 +26,10 @@ cudaError_t launch_scalar(const Plan& plan, const Problem& problem, const Operan
   const int64_t bytes = resources(problem, config, tiling, plan.cut[1]).shared_bytes(plan.cut[0]);
   const Params params = make_params(plan, problem, operands);
   const auto with_layout = [&]<bool ChannelsLast, int Tiles>() {
+    constexpr Load alone = load_of(sizeof(Scalar), false);
     return load_of(problem) == Load::vectors
                ? launch_kernel<Scalar, Strict, ChannelsLast, Load::vectors, Tiles>(plan, params, bytes, stream)
-               : launch_kernel<Scalar, Strict, ChannelsLast, Load::words, Tiles>(plan, params, bytes, stream);
+               : launch_kernel<Scalar, Strict, ChannelsLast, alone, Tiles>(plan, params, bytes, stream);
   };
   const auto with_tiles = [&]<int Tiles>() {
     return channels_last ? with_layout.template operator()<true, Tiles>()

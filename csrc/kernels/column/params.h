@@ -19,7 +19,6 @@ struct Placement {
 };
 
 struct Params : StridedParams {
-  const unsigned char* x_end;       // behind its last element
   int32_t columns, padded_columns;  // output channels x taps; padded to whole blocks of the warps' accumulators
   Placement place_h, place_w;
   Divisor tiles_w, tiles_h, taps, kernel_w, stride_h, stride_w;
@@ -69,7 +68,7 @@ inline Load load_of(const Problem& p) {
   const bool vectors = p.x_aligned && whole(p.batch, p.x_strides[0]) && whole(p.in_h, p.x_strides[2]) &&
                        (is_channels_last(p) ? p.in_channels_per_group() % 4 == 0 && whole(p.in_w, p.x_strides[3])
                                             : p.in_w % 4 == 0 && whole(p.in_channels, p.x_strides[1]));
-  return vectors ? Load::vectors : Load::words;
+  return load_of(element_size(p.dtype), vectors);
 }
 
 inline Resources resources(const Problem& p, const Config& c, const Tiling& t, int64_t out_channels) {
@@ -85,9 +84,10 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t, i
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
   const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
-  // Whole rounds of all splits.
-  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / r.splits) * r.splits;
-  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, r.splits) * r.splits, most));
+  // Whole rounds of all splits and of the inputs on their way in registers.
+  const int32_t round = r.splits * depth_of(strict);
+  const int64_t most = std::max<int64_t>(1, most_weight_bytes / (panel * (strict ? 2 : 1)) / round) * round;
+  r.stage_chunks = static_cast<int32_t>(std::min<int64_t>(ceil_div<int32_t>(r.chunks, round) * round, most));
   const int64_t staged = panel * std::min(r.stage_chunks, r.chunks);
   r.low_weight_bytes = strict ? staged : 0;
   r.weight_bytes = staged * (strict ? 2 : 1);
@@ -95,7 +95,7 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t, i
   // Multiples of 4, not of 8: accumulators are written without conflicts.
   r.pitch = blocks * block_pixels + 4;
   r.column_bytes = int64_t{4} * columns * r.pitch * r.splits;
-  r.step_bytes = int64_t{c.warps} * step_bytes(slot_bytes(load_of(p), size));
+  r.step_bytes = int64_t{c.warps} * step_bytes(slot_bytes(size));
   return r;
 }
 
@@ -107,9 +107,6 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const Resources r = resources(p, c, t, out_channels);
   Params q{};
   set_strided(q, p, o);
-  int64_t last = 0;
-  for (int d = 0; d < 4; ++d) last += (p.x_sizes()[d] - 1) * p.x_strides[d];
-  q.x_end = static_cast<const unsigned char*>(o.x) + (last + 1) * element_size(p.dtype);
   q.out_channels = static_cast<int32_t>(out_channels);
   q.columns = static_cast<int32_t>(out_channels * p.kernel_h * p.kernel_w);
   q.padded_columns = r.padded_columns;

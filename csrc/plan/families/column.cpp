@@ -117,7 +117,7 @@ Candidate column_candidate(const Problem& p, const DeviceInfo& device, int32_t r
   // is cut in few sizes: 28 KB above 196 KB, else 60 KB or more.
   const int64_t shared_of_all = resident * (r.shared_bytes(ring) + 1024);
   const bool little_l1 = shared_of_all > 196 * (device.shared_memory_per_block + 1024) / 228;
-  const double one_by_one = (half ? 132 : (strict ? 267 : 175) * (little_l1 ? 1.65 : 1));
+  const double one_by_one = (half ? 132 : (strict ? 225 : 150) * (little_l1 ? 1.65 : 1));
   const double of_chunk = (half || strict ? 90 : 110) +
                           config.tiles * (half     ? 26
                                           : strict ? 97
