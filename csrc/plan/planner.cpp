@@ -76,8 +76,7 @@ std::string full_name(const Candidate& c) { return std::string(name(c.algorithm)
 
 std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device) {
   std::vector<Candidate> candidates;
-  const bool few_terms =
-      p.dtype == DataType::float32 && p.precision == Precision::ieee && terms_of_output(p) < fewest_terms_of_split;
+  const bool few_terms = p.strict_float32() && terms_of_output(p) < fewest_terms_of_split;
   for (const Family& family : families) {
     const size_t first = candidates.size();
     family.candidates(p, device, candidates);

@@ -66,6 +66,8 @@ struct Problem {
 
   bool operator==(const Problem&) const = default;
 
+  // Whether float32 is multiplied as float32: on tensor cores, in parts.
+  bool strict_float32() const { return dtype == DataType::float32 && precision == Precision::ieee; }
   Axis<int64_t> axis_h() const { return make_axis(in_h, out_h, kernel_h, stride_h, padding_h, dilation_h); }
   Axis<int64_t> axis_w() const { return make_axis(in_w, out_w, kernel_w, stride_w, padding_w, dilation_w); }
   int64_t in_channels_per_group() const { return in_channels / groups; }
@@ -95,9 +97,9 @@ Problem coalesced(const Problem& p);
 inline constexpr int64_t most_coalesced_rows = 1 << 13;
 
 // The same forward problem with a horizontal stride of one: the column phases become output channels, each phase's with
-// the same bias, and those of all phases of a column of x are one pixel of y. Where kernel, padding and output have whole
-// strides, and a column's channels follow those of the one before in y and w. Blocks of channels are then full however
-// few a column has, and there is no phase for each of many columns.
+// the same bias, and those of all phases of a column of x are one pixel of y. Where kernel, padding and output have
+// whole strides, and a column's channels follow those of the one before in y and w. Blocks of channels are then full
+// however few a column has, and there is no phase for each of many columns.
 Problem folded(const Problem& p);
 bool folds(const Problem& p);
 

@@ -260,7 +260,7 @@ struct Case {
             const double result = to_float(y.data[at(p.y_strides, n, co, row, column)]);
             // Every addition rounds once. Of a product of two float32 that are the sums of two TF32 numbers, what the
             // second numbers leave out and their product are missing, 2^-21 of it at most.
-            const double missing = p.dtype == DataType::float32 && p.precision == Precision::ieee ? 8 : 0;
+            const double missing = p.strict_float32() ? 8 : 0;
             const double products = static_cast<double>(in * rows.count * columns.count);
             double roundings = 2 + missing + std::min(products, 16 + std::sqrt(products));
             if (most != nullptr) roundings = std::min(roundings, most(rows.count * columns.count, in));

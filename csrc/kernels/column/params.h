@@ -82,7 +82,7 @@ inline Resources resources(const Problem& p, const Config& c, const Tiling& t, i
   r.splits = std::clamp(c.warps / (blocks * r.column_blocks), 1, std::min(r.chunks, most_splits));
   r.splits = ceil_div<int32_t>(r.chunks, ceil_div<int32_t>(r.chunks, r.splits));
   r.passes = ceil_div<int32_t>(blocks * r.column_blocks * r.splits, c.warps);
-  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const bool strict = p.strict_float32();
   const int64_t panel = chunk_channels * size * weight_pitch(r.padded_columns, size);
   // Whole rounds of all splits and of the inputs on their way in registers.
   const int32_t round = r.splits * depth_of(strict);

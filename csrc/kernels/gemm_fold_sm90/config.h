@@ -33,13 +33,16 @@ inline constexpr Config configs[] = {
     {"64x256", 1, 256},   // images of more than 128 positions
     {"192x64", 3, 64},    // channels of many taps
 };
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 // In strict float32, two parts of operands and the sums of 64x256 do not fit into registers.
 constexpr bool compiled(const Config& c, bool strict) { return !strict || c.blocks > 1 || c.columns < 256; }
-inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 // The warp that has data copied is of a third warpgroup, which gives the others its registers.
 inline constexpr int32_t producers = 128, threads = consumers + producers;
-inline constexpr int32_t consumer_registers = 240, producer_registers = 24, launch_registers = 168;
+inline constexpr int32_t launch_registers = 168;
+// With few registers the copying warp waits; two parts of operands need them all.
+constexpr int32_t consumer_registers(bool strict) { return strict ? 240 : 224; }
+constexpr int32_t producer_registers(bool strict) { return strict ? 24 : 56; }
 inline constexpr int32_t block_bytes = block_rows * row_bytes;
 constexpr int32_t box_bytes(int64_t element_bytes) { return box_side(element_bytes) * row_bytes; }
 inline constexpr int32_t most_rows = 512, most_columns = 2048;  // of y, in a tile

@@ -101,10 +101,10 @@ CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Ti
     device::store_shared_4(shared.rows(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
   // A row may end with half a pair.
-  const int32_t columns = smaller(p.columns, p.v.out - column);
+  const int32_t columns = smaller(p.columns, p.w_axis.out - column);
   for (int32_t i = thread; i < columns + columns % 2; i += group_threads) {
     const uint32_t word =
-        i < columns ? word_of(taps_of(p.v, p.stride_v, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
+        i < columns ? word_of(taps_of(p.w_axis, p.stride_w, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
     device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
 }
@@ -135,7 +135,7 @@ CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int3
   static_assert(Channels % 4 == 0, "biases are read four at a time");
   constexpr uint32_t pitch = 4 * configs[Row].columns;
   const auto row_step = static_cast<uint32_t>(p.h.tap_step * p.kernel_row_pitch - p.h.input_step * p.row_pitch * 4),
-             column_step = static_cast<uint32_t>(p.v.tap_step * p.tap_pitch - p.v.input_step * 4);
+             column_step = static_cast<uint32_t>(p.w_axis.tap_step * p.tap_pitch - p.w_axis.input_step * 4);
   float sums[Channels][2];
 #pragma unroll
   for (int c = 0; c < Channels; c += 4) {
@@ -205,32 +205,31 @@ CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int3
 }
 
 // Those of a pair's outputs again that are not finite, by their definition: an infinity is two parts, of which one is
-// NaN. `to` is where the tile's first channel is written; `first`, `step`: which channels are this thread's.
+// NaN. `to` is where the tile's first channel is written; `slice`: whose channels are this thread's.
 template <class Scalar>
 CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int32_t row, int32_t column, int32_t count,
-                          int32_t channels, int32_t first, int32_t step, Scalar* to) {
+                          int32_t channels, int32_t slice, Scalar* to) {
   const Scalar* const x = static_cast<const Scalar*>(p.x) + (tile.image + image) * p.x_batch_stride +
                           static_cast<int64_t>(tile.group) * p.channels * p.x_channel_stride;
-  const int32_t group_channel = tile.group * p.out_channels + tile.channel;
-  const Scalar* const w = static_cast<const Scalar*>(p.w) + static_cast<int64_t>(tile.group) * p.channels * p.w_stride +
+  const Scalar* const w = static_cast<const Scalar*>(p.w) +
+                          static_cast<int64_t>(tile.group) * p.channels * p.w_in_stride +
                           static_cast<int64_t>(tile.channel) * p.taps;
 #pragma unroll 1
-  for (int32_t i = 0; i < channels * count; ++i) {
-    const int32_t c = i / count, e = i - c * count;
-    if (c % step < first || c % step >= first + most_together) continue;
-    Scalar* const at = to + c * p.y_channel_stride + e;
-    float v = to_float(*at), bias = 0;
-    if (v - v == 0) continue;
-    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (group_channel + c) * p.bias_stride, &bias);
-    v = bias + exact_sum(
-                   taps_of(p.h, p.stride_h, row), taps_of(p.v, p.stride_v, column + e), p.channels,
-                   [&](int32_t r, int32_t k, int32_t channel) {
-                     return to_float(x[r * p.x_row_stride + k * p.x_column_stride + channel * p.x_channel_stride]);
-                   },
-                   [&](int32_t r, int32_t k, int32_t channel) {
-                     return to_float(w[channel * p.w_stride + c * p.taps + r * p.v.kernel + k]);
-                   });
-    store<1>(at, &v);
+  for (int32_t first = slice * most_together; first < channels; first += p.slices * most_together) {
+#pragma unroll 1
+    for (int32_t i = 0; i < most_together * count; ++i) {
+      const int32_t c = first + i / count, e = i % count;
+      if (c >= channels) break;
+      Scalar* const at = to + c * p.y_channel_stride + e;
+      float v = to_float(*at), bias = 0;
+      if (v - v == 0) continue;
+      if (p.bias != nullptr) {
+        const int64_t channel = tile.group * p.out_channels + tile.channel + c;
+        load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
+      }
+      v = exact_output<Scalar, true>(p, x, w + c * p.taps, bias, row, column + e);
+      store<1>(at, &v);
+    }
   }
 }
 
@@ -241,7 +240,7 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
   const int32_t lane = thread % 32;
   const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
   const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
-  const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.v.out - first_column);
+  const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.w_axis.out - first_column);
   const int32_t images = smaller(p.images, p.batch - tile.image);
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
                   first_column +
@@ -274,7 +273,7 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
     }
     if (Strict && pair.wanted && not_finite != 0) {
       correct(p, tile, static_cast<int32_t>(image), first_row + static_cast<int32_t>(row), first_column + pair.column,
-              smaller(2, columns - pair.column), channels, slice * most_together, p.slices * most_together, to);
+              smaller(2, columns - pair.column), channels, slice, to);
     }
   }
 }
@@ -338,8 +337,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
 template <class Scalar, bool Strict, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(consumers * consumer_registers + producers * producer_registers <= threads * launch_registers,
-                "a warpgroup would wait for registers that nobody gives back");
+  static_assert(
+      consumers * consumer_registers(Strict) + producers * producer_registers(Strict) <= threads * launch_registers,
+      "a warpgroup would wait for registers that nobody gives back");
   constexpr Config config = configs[Row];
   const Shared<Row> shared{device::dynamic_shared_address(), device::dynamic_shared_memory()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -359,10 +359,10 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
   }
   __syncthreads();
   if (thread < consumers) {
-    device::more_registers<consumer_registers>();
+    device::more_registers<consumer_registers(Strict)>();
     consume<Scalar, Strict>(p, shared);
   } else {
-    device::fewer_registers<producer_registers>();
+    device::fewer_registers<producer_registers(Strict)>();
     if (thread < consumers + 32) copy_operands<Scalar>(p, shared);
   }
 #endif

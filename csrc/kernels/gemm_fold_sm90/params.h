@@ -16,7 +16,8 @@ struct Params {
   const void *x, *w;  // for outputs that are computed again
   void* y;
   const void* bias;  // null if there is none
-  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride, w_stride;
+  int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
+  int64_t w_in_stride, w_row_stride, w_column_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
   int32_t chunks, tiles;
   int32_t batch, channels, out_channels;  // channels of a group
@@ -32,8 +33,8 @@ struct Params {
   bool copies_x;        // the kernel before this one does
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
   Divisor by_units, by_pairs, by_rows, by_taps, by_kernel_columns;  // of a tile
-  Divisor stride_h, stride_v;
-  Axis<int32_t> h, v;
+  Divisor stride_h, stride_w;
+  Axis<int32_t> h, w_axis;
 };
 
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
@@ -59,7 +60,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
   launch.x_map = make_x_map(p, t, copies ? o.workspace : o.x, copies);
   launch.w_map = make_w_map(p, o.w);
-  q.x = o.x, q.w = o.w, q.w_stride = p.w_strides[0];
+  q.x = o.x, q.w = o.w;
+  q.w_in_stride = p.w_strides[0], q.w_row_stride = p.w_strides[2], q.w_column_stride = p.w_strides[3];
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
   q.x_row_stride = p.x_strides[2], q.x_column_stride = p.x_strides[3];
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
@@ -84,9 +86,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.slices = narrow(slices_of(t));
   q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);
   q.by_units = Divisor(units_of(t)), q.by_taps = Divisor(p.kernel_h * p.kernel_w);
-  q.by_kernel_columns = Divisor(p.kernel_w), q.stride_h = Divisor(p.stride_h), q.stride_v = Divisor(p.stride_w);
+  q.by_kernel_columns = Divisor(p.kernel_w), q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
-  q.v = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
+  q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
 }
 
 }  // namespace convt::gemm_fold_sm90

@@ -216,7 +216,7 @@ struct Products<float, Strict, Row> {
         };
         if constexpr (Strict) {
           load_b();
-          multiply_parts(load_a, b);
+          multiply_split(load_a, b);
         } else {
           uint32_t a[m_tiles][4];
 #pragma unroll
@@ -239,7 +239,7 @@ struct Products<float, Strict, Row> {
   // The products of 8 channels in strict float32. A tensor core truncates its sums: it adds up these products only, the
   // small ones first; an instruction that rounds adds the rest.
   template <class LoadA>
-  CONVT_DEVICE void multiply_parts(const LoadA& load_a, const uint32_t (&b)[n_tiles][2]) {
+  CONVT_DEVICE void multiply_split(const LoadA& load_a, const uint32_t (&b)[n_tiles][2]) {
     constexpr int together = n_tiles < 4 ? n_tiles : 4;  // products that do not wait for each other
     uint32_t a[4];
     load_a(0, a);

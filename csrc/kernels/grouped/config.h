@@ -95,11 +95,9 @@ struct Tiling {
   double seconds;  // by the model
 };
 
-inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
-
 inline bool x_pixels(const Problem& p) { return p.in_w == 1 || p.x_strides[3] == 1; }
 inline int32_t pixel_tiles(const Config& c, const Problem& p) {
-  return pixel_tiles(c, element_size(p.dtype), strict(p), x_pixels(p));
+  return pixel_tiles(c, element_size(p.dtype), p.strict_float32(), x_pixels(p));
 }
 
 // With everything else chosen, the sizes that follow.
@@ -162,7 +160,7 @@ inline void measure(Tiling& t, const Config& c, const Problem& p, const Phases& 
   t.places.block = place(block_bytes);
   t.places.starts = place(start_bytes * t.batches);
   t.places.steps = place(4 * step_bytes);
-  t.places.items = place(12 * held_vectors(element_size(p.dtype), strict(p), t.x_pixels));
+  t.places.items = place(12 * held_vectors(element_size(p.dtype), p.strict_float32(), t.x_pixels));
   t.places.units = place(int64_t{unit_bytes} * t.units);
   t.places.works = place(int64_t{2 * 8} * t.rows * (t.kernel_rows + 1));
   t.places.entries = place(8 * (p.kernel_w * t.steps + 1));
@@ -182,12 +180,12 @@ inline Tiling start(const Problem& p) {
   const int64_t bytes = element_size(p.dtype), cin = p.in_channels_per_group();
   t.x_pixels = x_pixels(p);
   t.y_pixels = memory_format(p.y_sizes(), p.y_strides) == MemoryFormat::contiguous;
-  const bool pairs = bytes == 2 || strict(p);
+  const bool pairs = bytes == 2 || p.strict_float32();
   t.words = static_cast<int32_t>(pairs ? (cin + 1) / 2 : cin);
-  t.word_parts = parts_of_word(strict(p));
-  t.step_words = strict(p) || (bytes == 2 && t.words <= 4) ? 4 : 8;
+  t.word_parts = parts_of_word(p.strict_float32());
+  t.step_words = p.strict_float32() || (bytes == 2 && t.words <= 4) ? 4 : 8;
   t.steps = static_cast<int32_t>(ceil_div<int64_t>(t.words, t.step_words));
-  t.fragment_words = strict(p) ? 4 : t.step_words / 4;
+  t.fragment_words = p.strict_float32() ? 4 : t.step_words / 4;
   t.group_tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
   return t;
 }
@@ -249,7 +247,7 @@ inline constexpr Model plane_models[] = {
 inline constexpr Model pixel_model = {4,   4.02, 27.5, 4.65, 2.2,  102,  4.1,       1.66,       5.1,     1,     1110,
                                       460, 6920, 1.6,  0.83, 1.58, 0.68, 1 / 191e6, 1 / 12.7e3, 5.51e12, 0.394, 4.74};
 inline const Model& model(const Problem& p, const Tiling& t) {
-  return t.y_pixels ? plane_models[element_size(p.dtype) == 2 ? 2 : strict(p) ? 1 : 0] : pixel_model;
+  return t.y_pixels ? plane_models[element_size(p.dtype) == 2 ? 2 : p.strict_float32() ? 1 : 0] : pixel_model;
 }
 
 // The instructions of the warp that has most to do in a step, in the mean over the steps. A unit of a row that taps
@@ -289,8 +287,8 @@ inline Work work_of(const Tiling& t, const Config& c, const Problem& p, const Ph
   const double bytes = static_cast<double>(element_size(p.dtype));
   // Of a unit, for all phases of its columns in a row of outputs that taps reach.
   const int pixels = pixel_tiles(c, p), fragments = pixels * c.tiles;
-  const double entry = m.entry + pixels * (strict(p) ? 6 : t.x_pixels ? t.step_words / 2 : 2);
-  const double tap = 1 + c.tiles + fragments * (strict(p) ? m.strict_tap : 1);
+  const double entry = m.entry + pixels * (p.strict_float32() ? 6 : t.x_pixels ? t.step_words / 2 : 2);
+  const double tap = 1 + c.tiles + fragments * (p.strict_float32() ? m.strict_tap : 1);
   const double kernel_row =
       12 * t.batches + t.steps * (entry * columns[t.batches > 1 ? 1 : 0] + tap * static_cast<double>(p.kernel_w));
   const double busy = static_cast<double>(busy_phases(h, p.stride_h)) / static_cast<double>(p.stride_h);
@@ -333,19 +331,23 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double steps = static_cast<double>(ceil_div<int64_t>(chunk_rows, t.rows));
   const double planes = t.staged ? m.plane * t.block_channels : 0;
   const double input_rows = static_cast<double>(chunk_rows) / static_cast<double>(p.stride_h) + h.last - h.first;
-  const double row_words =
-      static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) * (strict(p) ? 2 : 1);
-  const double vectors = input_rows * row_words / (t.x_pixels ? p.in_w % 4 == 0 ? 4 : 1 : strict(p) ? 2 : 4) / block;
-  const double loads = vectors * (strict(p) ? 82 : 164) * m.load + std::min(steps, input_rows) * 60;
+  const double row_words = static_cast<double>(t.block_groups * t.words * std::min<int64_t>(t.input_columns, p.in_w)) *
+                           (p.strict_float32() ? 2 : 1);
+  const double vectors = input_rows * row_words /
+                         (t.x_pixels           ? p.in_w % 4 == 0 ? 4 : 1
+                          : p.strict_float32() ? 2
+                                               : 4) /
+                         block;
+  const double loads = vectors * (p.strict_float32() ? 82 : 164) * m.load + std::min(steps, input_rows) * 60;
   // What threads do not hold of a step's input while they compute is waited for.
   const double step_vectors = vectors / input_rows * static_cast<double>(ceil_div<int64_t>(t.rows, p.stride_h));
-  const int32_t rounds_held = t.y_pixels ? early_rounds(element_size(p.dtype), strict(p), t.x_pixels) : 1;
-  const double late = std::max(0.0, step_vectors - rounds_held * early_loads(strict(p)));
+  const int32_t rounds_held = t.y_pixels ? early_rounds(element_size(p.dtype), p.strict_float32(), t.x_pixels) : 1;
+  const double late = std::max(0.0, step_vectors - rounds_held * early_loads(p.strict_float32()));
   const double waits = late > 0 ? m.late + m.late_vector * late : 0;
   // An SM issues the instructions of all its blocks; a block's warps wait for that which has the most units. Units of
   // fewer columns and more channels wait longer for their own instructions.
   const double issued = steps * (warps * (84 + planes) + t.units * of_step.unit) + warps * loads;
-  const double longer = !t.staged || c.tiles == 1 ? 1 : strict(p) ? 1.77 : 1.2;
+  const double longer = !t.staged || c.tiles == 1 ? 1 : p.strict_float32() ? 1.77 : 1.2;
   const double alone = steps * (70 + m.cycles * longer * (84 + planes + of_step.busiest)) + m.cycles * loads;
   const double begin = m.begin + static_cast<double>(t.weight_bytes) / 4 * m.weight;
   const double compute =

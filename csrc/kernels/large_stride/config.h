@@ -73,7 +73,7 @@ struct Tiling {
 };
 
 inline Tiling choose_tiling(const Problem& p, const Config& config) {
-  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const bool strict = p.strict_float32();
   Tiling t;
   t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
   t.pairs = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 4 : 2);

@@ -46,7 +46,7 @@ inline TileTiling choose_tiles(const Problem& p, const Config& c) {
   t.channels_innermost = (p.y_strides[1] == 1 && channels > 1) ||
                          checked_mul(phases, channels) > checked_mul(2 * p.stride_w, padded_channels);
   // Strict float32 does without: it has no register to spare.
-  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const bool strict = p.strict_float32();
   t.channels_outermost = !strict && !t.channels_innermost && p.kernel_h % p.stride_h == 0;
   t.inner = t.channels_innermost ? padded_channels : phases;
   t.row_columns = checked_mul(t.inner, t.channels_innermost ? p.stride_w : channels);

@@ -59,7 +59,6 @@ constexpr int32_t stage_bytes(int32_t pixels, int64_t element_bytes, bool channe
 // Words that a lane has of the weights of a tile and a step.
 constexpr int32_t weight_words(bool strict) { return strict ? 4 : 2; }
 
-inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
 inline bool channels_last(const Problem& p) { return p.x_strides[3] != 1 && p.in_w > 1; }
 
 // The frames of an axis.
@@ -108,7 +107,7 @@ inline void set_rows(Tiling& t, const Problem& p, int32_t rows) {
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t{};
   const int64_t bytes = element_size(p.dtype), vector = 16 / bytes;
-  const bool last = channels_last(p), is_strict = strict(p);
+  const bool last = channels_last(p), is_strict = p.strict_float32();
   const int64_t width = pixels(c, is_strict), channels = p.out_channels_per_group(), inner = last ? channels : 1;
   t.warps = cut[0], t.splits = cut[1], t.rows = cut[2], t.stages = std::max(cut[3], least_stages),
   t.boxes = cut[4] != 0;
@@ -191,7 +190,8 @@ inline int32_t box_columns(const Config& c, const Problem& p, const Tiling& t) {
   const auto bytes = static_cast<int32_t>(element_size(p.dtype));
   const Frames w = frames(p.axis_w());
   const int64_t before = w.first - t.first_column, cut_off = p.padding_w % p.stride_w != 0 ? 1 : 0;
-  const int64_t used = std::min({before + t.strip_frames + cut_off, before + w.count, int64_t{pixels(c, strict(p))}});
+  const int64_t used =
+      std::min({before + t.strip_frames + cut_off, before + w.count, int64_t{pixels(c, p.strict_float32())}});
   return row_pitch(static_cast<int32_t>(used), bytes) / bytes;
 }
 
@@ -208,7 +208,7 @@ inline TensorMapLayout make_x_map(const Config& c, const Problem& p, const Tilin
                       {p.in_w, p.in_h, p.in_channels, p.batch, 1},
                       {stride(p.in_h, row), stride(p.in_channels, channel), stride(p.batch, image), 16},
                       {box_columns(c, p, t), 1, step_channels(bytes), 1, 1}};
-  map.swizzle_bytes = 0, map.rounds_to_tf32 = bytes == 4 && !strict(p);
+  map.swizzle_bytes = 0, map.rounds_to_tf32 = bytes == 4 && !p.strict_float32();
   return map;
 }
 
@@ -256,7 +256,7 @@ struct Counts {
   double x, y;                    // us of memory
 };
 inline Counts count(const Config& c, const Problem& p, const Tiling& t, const Slower& on_device) {
-  const bool is_strict = strict(p);
+  const bool is_strict = p.strict_float32();
   const int64_t bytes = element_size(p.dtype), reach = frames(p.axis_h()).reach;
   const Model& m = (t.boxes ? box_models : models)[bytes == 2 ? 2 : is_strict ? 1 : 0];
   const auto number = [](auto n) { return static_cast<double>(n); };

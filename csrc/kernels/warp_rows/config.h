@@ -70,8 +70,6 @@ struct Tiling {
   int64_t stage_bytes, row_bytes, shared_bytes;  // the first two of a warp
 };
 
-inline bool strict(const Problem& p) { return p.dtype == DataType::float32 && p.precision == Precision::ieee; }
-
 // Words of weights that a lane has of 8 channels in and out.
 constexpr int32_t fragment_words(int64_t element_bytes, bool strict) { return strict ? 4 : element_bytes == 4 ? 2 : 1; }
 
@@ -81,7 +79,7 @@ inline Cut cut_of(const Tiling& t) { return {t.block_strips, t.rows}; }
 
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t{};
-  const int64_t bytes = element_size(p.dtype), columns = warp_columns(bytes, strict(p), p.stride_w, c.rows);
+  const int64_t bytes = element_size(p.dtype), columns = warp_columns(bytes, p.strict_float32(), p.stride_w, c.rows);
   t.tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
   t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, columns * p.stride_w));
   t.block_strips = cut[0], t.rows = cut[1];
@@ -93,13 +91,13 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
     end = ceil_div<int64_t>(at + size, 16) * 16;
     return static_cast<int32_t>(at);
   };
-  place(p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, strict(p)) * 4);
+  place(p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, p.strict_float32()) * 4);
   t.places.bias = place(8 * 4);
-  t.stage_bytes = 8 * stage_pitch(bytes, strict(p), p.stride_w, c.rows) * bytes;
+  t.stage_bytes = 8 * stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows) * bytes;
   t.places.stages = place(warps * t.stage_bytes);
-  t.row_bytes = lane_runs(bytes, strict(p), p.stride_w, c.rows) * 2 *
+  t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) * 2 *
                 raw_words(bytes, lane_columns(bytes, p.stride_w), c.columns) * 32 * 4;
-  t.places.rows = place(in_buffers(strict(p), p.stride_w) ? warps * t.row_bytes : 0);
+  t.places.rows = place(in_buffers(p.strict_float32(), p.stride_w) ? warps * t.row_bytes : 0);
   t.shared_bytes = end;
   return t;
 }
@@ -118,7 +116,7 @@ constexpr int32_t resident_blocks(int32_t columns, bool strict, int64_t stride) 
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
                       const Slower& on_device) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
-  const bool is_strict = strict(p);
+  const bool is_strict = p.strict_float32();
   const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
   const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, is_strict, stride, c.rows);
   const int64_t x_columns = of_lane + c.columns - 1;

@@ -110,7 +110,7 @@ Candidate column_candidate(const Problem& p, const DeviceInfo& device, int32_t r
   // Measured: instructions of a warp, of which a multiprocessor issues 4 a cycle, at 1.7 GHz; and the times that a
   // block waits, which other blocks of its multiprocessor do not shorten.
   const bool half = p.dtype != DataType::float32;
-  const bool strict = !half && p.precision == Precision::ieee;
+  const bool strict = p.strict_float32();
   const auto number = [](auto n) { return static_cast<double>(n); };
   const bool vectors = column::load_of(p) == column::Load::vectors;
   // Elements that are loaded one by one come from L1 four times. It has what shared memory leaves of 256 KB, and that

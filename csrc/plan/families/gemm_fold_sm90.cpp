@@ -43,7 +43,7 @@ bool takes_x(const Problem& p, const family::Tiling& t) {
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
-  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const bool strict = p.strict_float32();
   if (!family::compiled(config, strict)) return refused("has no registers for two parts of float32");
   if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
   const family::Tiling t = family::make_tiling(config, p, copies);

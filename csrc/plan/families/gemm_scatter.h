@@ -12,7 +12,7 @@ namespace convt {
 inline std::string gemm_scatter_refusal(const Problem& p, const DeviceInfo& device, bool has_type) {
   if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
   if (!has_type) return std::string("has no ") + name(p.dtype);
-  if (p.dtype == DataType::float32 && p.precision == Precision::ieee) return "computes float32 in TF32";
+  if (p.strict_float32()) return "computes float32 in TF32";
   const auto apart = [](int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
     return kernel == stride && padding == 0 && (dilation == 1 || kernel == 1) && out == checked_mul(in, stride);
   };

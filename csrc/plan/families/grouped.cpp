@@ -66,7 +66,7 @@ void grouped_candidates(const Problem& p, const DeviceInfo& device, std::vector<
     Candidate c = fitting(Algorithm::grouped, config.name, row);
     c.plan.grid = grid;
     // Errors of up to 2.3 times those of float32 instructions have been measured.
-    if (p.dtype == DataType::float32 && p.precision == Precision::ieee && terms_of_output(p) > 128) {
+    if (p.strict_float32() && terms_of_output(p) > 128) {
       c.reservation = "is less accurate than float32 in sums of so many terms";
     }
     // With 144 KB of weights it took 1.6 to 1.9 times the model's time, which is fitted to fewer.

@@ -105,7 +105,7 @@ std::string tiled_candidate(const Problem& p, const DeviceInfo& device, const la
   if (shared_bytes > device.shared_memory_per_block) {
     return "needs " + std::to_string(shared_bytes) + " bytes of shared memory";
   }
-  const bool strict = p.dtype == DataType::float32 && p.precision == Precision::ieee;
+  const bool strict = p.strict_float32();
   const Cut cut = best_cut(p, device, t, config, strict);
   const int64_t blocks = checked_mul(t.tiles, cut.splits);
   if (blocks > std::numeric_limits<int32_t>::max()) {
@@ -134,7 +134,7 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       refused(refusal);
       continue;
     }
-    const bool half = p.dtype != DataType::float32, strict = !half && p.precision == Precision::ieee;
+    const bool half = p.dtype != DataType::float32, strict = p.strict_float32();
     if (!large_stride::compiled(config, strict, element_size(p.dtype))) {
       refused(strict ? "has no strict float32" : half ? "has no 16-bit types" : "has no TF32");
       continue;
