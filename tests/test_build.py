@@ -296,10 +296,11 @@ def test_the_compiler_keeps_wgmma_in_flight(mode, tmp_path, monkeypatch):
 @with_source
 def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(tmp_path):
     kernels = compile_for_hopper("gemm_scatter_sm90/launch.cu", tmp_path)
-    # One for each layout.
+    # One for each layout, and one more where the copy engine writes y: in NCHW only if warpgroups take turns.
+    alternate = sum(name.startswith("gemm_scatter_sm90/") and "pingpong" in name for name in _C.configuration_names())
     assert count(kernels, r"INS_\d+(\w*Float16)E") == {
-        "Float16": 2 * fitting("gemm_scatter_sm90", torch.float16, 2),
-        "BFloat16": 2 * fitting("gemm_scatter_sm90", torch.bfloat16, 2),
+        "Float16": 3 * fitting("gemm_scatter_sm90", torch.float16, 2) + alternate,
+        "BFloat16": 3 * fitting("gemm_scatter_sm90", torch.bfloat16, 2) + alternate,
     }
 
 

@@ -51,7 +51,7 @@ struct GemmTile {
   // Of implicit_gemm_nchw_sm90:
   bool rows_staged = false;  // rows of y pass through shared memory
   // Of implicit_gemm_sm90 and implicit_gemm_sm80:
-  bool columns_folded = false;  // the kernel's columns are output channels: all else is of folded(problem)
+  bool columns_folded = false;  // phases of the columns are output channels: all else is of folded(problem)
 
   bool operator==(const GemmTile&) const = default;
 

@@ -3,8 +3,9 @@
 // position), and y its elements, scattered. wgmma takes both operands as they are in memory, whichever of their
 // dimensions is the innermost: the copy engine brings them, nothing is packed or transposed. Only rows of x that it
 // does not take, because they begin anywhere, are copied first. A is what y has outermost: outputs of a position if y
-// is NCHW, positions if it is channels_last. A warpgroup stages its part of a tile in shared memory and writes vectors
-// of y from there, while the other one multiplies if they take tiles in turn.
+// is NCHW, positions if it is channels_last. A warpgroup stages its part of a tile in shared memory, from where the
+// copy engine writes it as boxes or the warpgroup as vectors, or writes vectors from registers, while the other one
+// multiplies if they take tiles in turn.
 #pragma once
 
 #include "../gemm_scatter/config.h"

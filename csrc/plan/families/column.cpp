@@ -83,7 +83,6 @@ Candidate column_candidate(const Problem& p, const DeviceInfo& device, int32_t r
                            int64_t out_channels) {
   const column::Config& config = column::configs[row];
   const auto refused = [&](const std::string& reason) { return refuse(Algorithm::column, config.name, reason); };
-  const bool channels_last = column::is_channels_last(p);
   const column::Resources r = column::resources(p, config, tiling, out_channels);
   if (r.shared_bytes(column::ring_steps[1]) > device.shared_memory_per_block) {
     return refused("needs " + std::to_string(r.shared_bytes(column::ring_steps[1])) +
