@@ -31,7 +31,8 @@ REAL = [SAM, MASK_RCNN, DEBLOCK, DEPTH, UNETR, SIGNAL]
 BOXES = {
     "rows of segments": patches(2, 64, 96, (3, 128), (2, 4)),
     "whole rows in a segment": patches(3, 64, 128, (5, 8), (2, 2)),
-    "eight positions": patches(2, 72, 64, (7, 24), (2, 2)),
+    "sixteen positions": patches(2, 72, 64, (7, 48), (2, 2)),
+    "eight positions, which are vectors": patches(2, 72, 64, (7, 24), (2, 2)),
     "outputs of one row of the kernel": patches(2, 64, 24, (1, 200), (1, 3)),
     "one tap": patches(3, 96, 136, (9, 40), (1, 1)),
     "one tap, groups": patches(2, 128, 144, (12, 24), (1, 1), groups=2),

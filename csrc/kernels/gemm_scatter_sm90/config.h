@@ -35,7 +35,7 @@ inline constexpr int32_t block_side = box_side(2), block_bytes = block_side * ro
 inline constexpr int32_t k_of_product = 16;  // of the reduction, of one wgmma
 inline constexpr int32_t most_kernel_w = block_side;
 inline constexpr int32_t most_narrow_bytes = 64;  // rows of y
-inline constexpr int32_t most_log_boxes = 3;      // of 64 positions: boxes that the copy engine writes of them
+inline constexpr int32_t most_log_boxes = 2;      // of 64 positions: smaller boxes take longer than vectors
 // Whether there is a kernel whose tiles the copy engine writes. Kernels of their own: instructions that a launch jumps
 // over take longer than those that it executes. In NCHW, kernels of one tap alone have such outputs.
 constexpr bool has_boxes(const Config& c, bool channels_last) { return channels_last || c.alternate; }
