@@ -141,21 +141,10 @@ def test_random_problems(configuration, dtype, layout):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("p", REAL)
+@pytest.mark.parametrize("p", [*REAL, *(pytest.param(p, id=f"boxes: {name}") for name, p in BOXES.items())])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", FORMATS)
-def test_every_configuration_takes_real_layers(p, dtype, layout):
-    x, w, b = operands(p, dtype, layout, random.Random(0))
-    assert check_configurations(NAMES, str(dtype), p, x, w, b) == len(NAMES)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("layer", BOXES)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", FORMATS)
-def test_outputs_in_boxes(layer, dtype, layout):
-    p = BOXES[layer]
+def test_every_configuration_takes_real_layers_and_boxes(p, dtype, layout):
     if (layout == "nhwc" and p.groups > 1) or (layout == "nchw" and p.kernel[1] == 3):
         pytest.skip("groups in channels_last, and kernels of three columns in NCHW, are not taken")
     x, w, b = operands(p, dtype, layout, random.Random(0))

@@ -65,14 +65,16 @@ inline Problem random_problem(DataType dtype, Precision precision) {
     p.padding_h = pick(0, 3), p.padding_w = pick(0, 4);
     // Kernels and outputs of whole strides, whose columns' phases may be output channels.
     const bool whole = pick(0, 5) == 0;
-    if (whole) p.stride_w = pick(2, 6), p.kernel_w = p.stride_w * (p.stride_w > 3 ? 1 : pick(1, 3)), p.dilation_w = 1;
-    if (whole) p.padding_w = p.stride_w * (pick(0, 3) == 0);
+    if (whole) {
+      p.stride_w = pick(2, 6), p.kernel_w = p.stride_w * (p.stride_w > 3 ? 1 : pick(1, 3)), p.dilation_w = 1;
+      p.padding_w = pick(0, 3) == 0 ? p.stride_w : 0;
+    }
     const auto size = [](int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
       return output_size(in, kernel, stride, padding, pick(0, std::max(stride, dilation) - 1), dilation);
     };
     p.out_h = size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
     p.out_w = size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);
-    if (whole) p.out_w = floor_div(p.out_w, p.stride_w) * p.stride_w;
+    if (whole) p.out_w -= p.out_w % p.stride_w;
   } while (p.out_h <= 0 || p.out_w <= 0 || p.out_h * p.out_w > 2000 || p.useful_macs() > 4000000);
   const auto strides = [](const std::array<int64_t, 4>& sizes) {
     return pick(0, 1) == 0 ? dense(sizes) : channels_last(sizes);
