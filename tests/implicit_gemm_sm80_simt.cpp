@@ -58,7 +58,8 @@ bool run(DataType dtype, Precision precision) {
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     using Fragments = family::Fragments<mode>;
-    implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
+    implicit_gemm::choose_pack_tile<mode, Fragments>(launch.pack,
+                                                     pick(0, 1) == 0 ? 1 : implicit_gemm::fewest_pack_blocks);
     simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
                  static_cast<size_t>(launch.pack.tile.shared_bytes),
                  [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });

@@ -159,7 +159,8 @@ bool run(DataType dtype, Precision precision) {
       launch.params.w_map = device::make_tensor_map(family::make_w_map(p, c.w.data));
     }
     if (family::packs(launch)) {
-      implicit_gemm::choose_pack_tile<Fragments>(launch.pack);
+      implicit_gemm::choose_pack_tile<mode, Fragments>(launch.pack,
+                                                       pick(0, 1) == 0 ? 1 : implicit_gemm::fewest_pack_blocks);
       simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
                    static_cast<size_t>(launch.pack.tile.shared_bytes),
                    [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });

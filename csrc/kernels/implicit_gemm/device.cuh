@@ -140,57 +140,122 @@ __device__ __noinline__ float exact_output(const Params& p, int32_t group, int32
       });
 }
 
-// Where a fragment is, of a slot of a set, of `channel_group` and of `fragment_row` of all tiles' rows of fragments.
-template <class Layout>
-CONVT_DEVICE uint4* packed_words(const PackParams& p, int32_t set, int32_t slot, uint32_t group, uint32_t channel_group,
-                                 uint32_t fragment_row) {
-  uint32_t block = fragment_row;
-  const uint32_t tile = p.by_channel_blocks.divide(block);
-  const int64_t fragment =
-      p.sets[set].packed +
-      ((static_cast<int64_t>(group) * p.channel_tiles + tile) * p.by_channel_groups.divisor + channel_group) *
-          p.sets[set].fragments +
-      slot + block;
-  return static_cast<uint4*>(p.packed) + fragment * (Layout::parts * Layout::words / 4);
-}
-
 // Zeros to the counters, by all threads of the grid.
 CONVT_DEVICE void clear_counters(const PackParams& p) {
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = first; i < p.counter_count; i += stride) p.counters[i] = 0;
+#pragma unroll 1
+  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < p.counter_count; i += gridDim.x * blockDim.x) {
+    p.counters[i] = 0;
+  }
 }
 
-// Word `e` of each of a fragment's parts from a weight of float32.
-template <Mode mode, int Parts>
-CONVT_DEVICE void round_to_words(float weight, uint32_t (&words)[Parts][4], int32_t e) {
-  if constexpr (mode == Mode::tf32) {
-    words[0][e] = device::to_tf32(weight);
-  } else {
-    static_assert(mode == Mode::ieee);
-    split(weight, words[0][e], words[1][e]);
+// A tile of weights to shared memory, eight words of the channels of a row and tap at a time. `from` is the tile's
+// first weight; so many channels, rows and taps of it exist.
+template <class Bits>
+CONVT_DEVICE void load_weights(const PackParams& p, const Bits* from, int32_t channels_there, int32_t rows_there,
+                               int32_t taps_there, uint32_t* words) {
+  constexpr int channels_of_word = 4 / sizeof(Bits), channels = 8 * channels_of_word;
+  const PackTile& tile = p.tile;
+  const int32_t row_elements = tile.rows * tile.taps;
+  int32_t eight = 0;
+#pragma unroll 1
+  for (auto i = static_cast<int32_t>(threadIdx.x);; i += pack_threads) {
+    for (; i >= row_elements; i -= row_elements) ++eight;
+    if (eight >= pack_words / 8) break;
+    auto tap = static_cast<uint32_t>(i);
+    const auto row = static_cast<int32_t>(tile.by_taps.divide(tap));
+    const bool valid = static_cast<int32_t>(tap) < taps_there && row < rows_there;
+    const Bits* const channel = from + (eight * channels * p.strides[0] + row * p.strides[1] + tap);
+    Bits values[channels];
+#pragma unroll
+    for (int in = 0; in < channels; ++in) {
+      values[in] = 0;
+      if (valid && eight * channels + in < channels_there) values[in] = __ldg(channel + in * p.strides[0]);
+    }
+    auto* const to = reinterpret_cast<Bits*>(
+        words + (8 * eight * tile.word + row * tile.row + static_cast<int32_t>(tap) * tile.tap));
+#pragma unroll
+    for (int in = 0; in < channels; ++in) {
+      to[in / channels_of_word * tile.word * channels_of_word + in % channels_of_word] = values[in];
+    }
+  }
+}
+
+// The same 16 bytes at a time, where a channel's weights of a tile are lines of whole vectors: rows of taps that follow
+// each other, or taps of rows. Of a warp, four lanes read neighbouring vectors and eight neighbouring words of
+// channels: sectors are whole, and lanes write to different banks.
+template <class Bits>
+CONVT_DEVICE void load_weight_vectors(const PackParams& p, const Bits* from, int32_t channels_there, int32_t rows_there,
+                                      int32_t taps_there, uint32_t* words) {
+  constexpr int channels_of_word = 4 / sizeof(Bits), count = 16 / sizeof(Bits);
+  constexpr int at_once = channels_of_word == 2 ? 2 : 4, lanes_of_word = 4, words_of_warp = 32 / lanes_of_word;
+  constexpr int warps_of_words = pack_words / words_of_warp, step = pack_threads / 32 / warps_of_words * lanes_of_word;
+  const PackTile& tile = p.tile;
+  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int32_t word = warp % warps_of_words * words_of_warp + lane / lanes_of_word;
+  const Bits* channel[channels_of_word];
+#pragma unroll
+  for (int c = 0; c < channels_of_word; ++c) channel[c] = from + (word * channels_of_word + c) * p.strides[0];
+  const int32_t channels = channels_there - word * channels_of_word;  // that exist
+  const int32_t lines = tile.tap == 1 ? rows_there : taps_there, line_elements = tile.tap == 1 ? tile.taps : rows_there;
+  uint32_t* const to = words + word * tile.word;
+#pragma unroll 1
+  for (int32_t first = warp / warps_of_words * lanes_of_word + lane % lanes_of_word; first < tile.vectors;
+       first += at_once * step) {
+    uint4 v[at_once][channels_of_word];
+    int32_t line[at_once];
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const int32_t at = (first + i * step) * count;
+      auto element = static_cast<uint32_t>(at);
+      line[i] = static_cast<int32_t>(tile.by_line.divide(element));
+      const bool there =
+          line[i] < lines && static_cast<int32_t>(element) < line_elements && first + i * step < tile.vectors;
+#pragma unroll
+      for (int c = 0; c < channels_of_word; ++c) {
+        v[i][c] = make_uint4(0, 0, 0, 0);
+        if (there && c < channels) {
+          v[i][c] = __ldg(reinterpret_cast<const uint4*>(channel[c] + (at + line[i] * tile.line_skip)));
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < at_once; ++i) {
+      const int32_t vector = first + i * step;
+      if (vector >= tile.vectors) break;
+      uint32_t* const at = to + (vector * count + line[i] * tile.line_gap);
+      const uint32_t first_channel[4] = {v[i][0].x, v[i][0].y, v[i][0].z, v[i][0].w};
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        if constexpr (channels_of_word == 1) {
+          at[e] = first_channel[e];
+        } else {
+          const uint32_t second_channel[4] = {v[i][1].x, v[i][1].y, v[i][1].z, v[i][1].w};
+          at[2 * e] = __byte_perm(first_channel[e], second_channel[e], 0x5410);
+          at[2 * e + 1] = __byte_perm(first_channel[e], second_channel[e], 0x7632);
+        }
+      }
+    }
   }
 }
 
 // Weights to fragments of A, and zeros to the counters. A block reads a tile of weights, some rows of a fragment by 32
-// words of channels by some taps, in the order of memory, and keeps it in shared memory as [word][row][tap]. Then a
+// words of channels by some taps, in the order of memory, and keeps it in shared memory as [word][row][tap], or
+// [word][tap][row]. Then a
 // warp writes 512 bytes of a fragment's part at a time, 16 a lane: of a fragment of several rows of y, each tap to the
 // rows that read the step's inputs by it, and zeros for rows that have no such tap. `Layout` says how many rows a
 // fragment has, of how many words each of its parts is, how many words of channels a row has, how many warps make it,
 // which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so that lanes find
 // theirs in different banks.
 template <Mode mode, class Layout>
-__global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constant__ PackParams p) {
+__global__ void __launch_bounds__(pack_threads, fewest_resident_pack_blocks)
+    pack_kernel(const __grid_constant__ PackParams p) {
   using Scalar = typename Traits<mode>::Scalar;
   using Bits = BitsOf<Scalar>;
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
   constexpr int rows_of_warp = Layout::rows / Layout::warps, groups = pack_words / Layout::group_words;
   device::let_next_kernel_start();
   clear_counters(p);
-  if (p.groups == 0) {
-    device::wait_for_previous_kernel();
-    return;
-  }
+  if (p.groups == 0) return;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
   const PackTile& tile = p.tile;
@@ -198,126 +263,142 @@ __global__ void __launch_bounds__(pack_threads) pack_kernel(const __grid_constan
   uint32_t tap_tile = tile.by_row_tiles.divide(row_tile);
   uint32_t channel_tile = tile.by_tap_tiles.divide(tap_tile);
   const uint32_t group = tile.by_channel_tiles.divide(channel_tile);
-  uint32_t first_warp = row_tile;
-  const uint32_t fragment_row = tile.by_tiles_of_fragment.divide(first_warp);
-  first_warp *= static_cast<uint32_t>(tile.warps);
+  uint32_t tile_of_fragment = row_tile;
+  const uint32_t fragment_row = tile.by_tiles_of_fragment.divide(tile_of_fragment);
+  const int32_t first_warp = static_cast<int32_t>(tile_of_fragment) * tile.warps;
   const auto first_tap = static_cast<int32_t>(tap_tile) * tile.taps;
   const int32_t taps = smaller<int32_t>(tile.taps, static_cast<int32_t>(p.by_taps.divisor) - first_tap);
-  const int32_t rows = tile.warps * rows_of_warp;
-  const int32_t first_out =
-      static_cast<int32_t>(fragment_row) * Layout::rows + static_cast<int32_t>(first_warp) * rows_of_warp;
+  const int32_t first_out = static_cast<int32_t>(fragment_row) * Layout::rows + first_warp * rows_of_warp;
   const int32_t first_in = static_cast<int32_t>(channel_tile) * pack_words * channels_of_word;
   auto tap_column = static_cast<uint32_t>(first_tap);
   const uint32_t tap_row = p.by_kernel_w.divide(tap_column);
   const Bits* const from = static_cast<const Bits*>(p.w) +
                            (static_cast<int64_t>(group) * p.in_channels + first_in) * p.strides[0] +
                            first_out * p.strides[1] + tap_row * p.strides[2] + tap_column * p.strides[3];
-  const int32_t row_elements = rows * tile.taps;
-  constexpr int channels = 8 * channels_of_word;
-  // Eight words of the channels of a row and tap at a time. A tap alone that no output is reached by is left out.
+  // A tap alone that no output is reached by is left out.
   bool wanted = tile.taps > 1;
-  for (int32_t copy = 0; copy < p.copies; ++copy) wanted |= p.set_of_tap[first_tap * p.copies + copy] >= 0;
-  int32_t eight = 0;
 #pragma unroll 1
-  for (int32_t i = thread; wanted; i += pack_threads) {
-    for (; i >= row_elements; i -= row_elements) ++eight;
-    if (eight >= pack_words / 8) break;
-    auto tap = static_cast<uint32_t>(i);
-    const auto row = static_cast<int32_t>(tile.by_taps.divide(tap));
-    const bool valid = static_cast<int32_t>(tap) < taps && first_out + row < p.out_channels;
-    const Bits* const channel = from + (eight * channels * p.strides[0] + row * p.strides[1] + tap);
-    Bits values[channels];
-#pragma unroll
-    for (int in = 0; in < channels; ++in) {
-      values[in] = 0;
-      if (valid && first_in + eight * channels + in < p.in_channels) values[in] = __ldg(channel + in * p.strides[0]);
-    }
-    auto* const to =
-        reinterpret_cast<Bits*>(words + (8 * eight * tile.word + row * tile.row + static_cast<int32_t>(tap)));
-#pragma unroll
-    for (int in = 0; in < channels; ++in) {
-      to[in / channels_of_word * tile.word * channels_of_word + in % channels_of_word] = values[in];
-    }
+  for (int32_t copy = 0; copy < p.copies && !wanted; ++copy) wanted = p.set_of_tap[first_tap * p.copies + copy] >= 0;
+  const int32_t rows = smaller(tile.rows, p.out_channels - first_out);  // that exist
+  if (wanted && tile.vectors > 0) {
+    load_weight_vectors<Bits>(p, from, p.in_channels - first_in, rows, taps, words);
+  } else if (wanted) {
+    load_weights<Bits>(p, from, p.in_channels - first_in, rows, taps, words);
   }
   __syncthreads();
-  const int32_t lane = thread % 32, warps_of_row = Layout::warps / p.stacked;
-  const auto write = [&](int32_t set, int32_t slot, int32_t row, uint32_t channel_group, int32_t warp,
+  const int32_t lane = thread % 32;
+  uint32_t block = fragment_row;
+  const uint32_t channel_block = p.by_channel_blocks.divide(block);
+  const uint32_t channel_groups = p.by_channel_groups.divisor, first_group = channel_tile * groups;
+  const uint32_t first_fragment =
+      (group * static_cast<uint32_t>(p.channel_tiles) + channel_block) * channel_groups + first_group;
+  uint4* const to = static_cast<uint4*>(p.packed) + lane;
+  // 512 bytes of each part of a fragment, of the channels of `next_group`.
+  const auto write = [&](int32_t set, int32_t slot, int32_t row, uint32_t next_group, int32_t warp,
                          const uint32_t (&v)[parts][4]) {
-    uint4* const to = packed_words<Layout>(p, set, slot, group, channel_group, fragment_row) +
-                      (row * warps_of_row + warp) * 32 + lane;
+    const uint32_t fragment = static_cast<uint32_t>(p.sets[set].packed + slot) + block +
+                              (first_fragment + next_group) * static_cast<uint32_t>(p.sets[set].fragments);
+    uint4* const at = to + static_cast<int64_t>(fragment) * (Layout::parts * Layout::words / 4) +
+                      (row * tile.warps_of_row + first_warp + warp) * 32;
 #pragma unroll
     for (int part = 0; part < parts; ++part) {
-      to[part * (Layout::words / 4)] = make_uint4(v[part][0], v[part][1], v[part][2], v[part][3]);
+      at[part * (Layout::words / 4)] = make_uint4(v[part][0], v[part][1], v[part][2], v[part][3]);
     }
   };
+#pragma unroll 1
   for (int32_t i = thread / 32; i < taps * groups * tile.warps; i += pack_threads / 32) {
-    const int32_t warp = static_cast<int32_t>(first_warp) + i % tile.warps, tap_and_group = i / tile.warps;
-    const auto tap = static_cast<uint32_t>(first_tap + tap_and_group / groups);
-    const int32_t next_group = tap_and_group % groups;
-    const uint32_t channel_group = channel_tile * groups + static_cast<uint32_t>(next_group);
-    if (channel_group >= p.by_channel_groups.divisor) continue;
+    auto warp = static_cast<uint32_t>(i);
+    const uint32_t tap_and_group = tile.by_warps.divide(warp);
+    const uint32_t tap = tap_and_group / groups, next_group = tap_and_group % groups;
+    if (first_group + next_group >= channel_groups) continue;
+    const auto of_tile = static_cast<int32_t>(warp);
     uint32_t packed[parts][4];
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int32_t row = Layout::row(warp, lane, e) - static_cast<int32_t>(first_warp) * rows_of_warp;
-      const uint32_t v = words[(next_group * Layout::group_words + Layout::k(warp, lane, e)) * tile.word +
-                               row * tile.row + tap_and_group / groups];
-      if constexpr (sizeof(Scalar) == 4) {
-        round_to_words<mode>(__uint_as_float(v), packed, e);
-      } else {
-        packed[0][e] = v;
-      }
+      const int32_t k =
+          static_cast<int32_t>(next_group) * Layout::group_words + Layout::k(first_warp + of_tile, lane, e);
+      packed[0][e] =
+          words[k * tile.word + Layout::row(of_tile, lane, e) * tile.row + static_cast<int32_t>(tap) * tile.tap];
+      if constexpr (mode == Mode::ieee) split(__uint_as_float(packed[0][e]), packed[0][e], packed[1][e]);
     }
-    for (uint32_t copy = 0; copy < static_cast<uint32_t>(p.copies); ++copy) {
-      const uint32_t at = tap * static_cast<uint32_t>(p.copies) + copy;
+    if constexpr (mode == Mode::tf32) tf32_operands(packed[0]);
+    const int32_t first_copy = (first_tap + static_cast<int32_t>(tap)) * p.copies;
+#pragma unroll 1
+    for (int32_t at = first_copy; at < first_copy + p.copies; ++at) {
       const int32_t set = p.set_of_tap[at];
-      if (set < 0) continue;
-      write(set, p.slot_of_tap[at], p.row_of_tap[at], channel_group, warp, packed);
+      if (set >= 0) write(set, p.slot_of_tap[at], p.row_of_tap[at], next_group, of_tile, packed);
     }
   }
+#pragma unroll 1
   for (uint32_t zero = tap_tile; zero < static_cast<uint32_t>(p.zero_count); zero += tile.by_tap_tiles.divisor) {
+#pragma unroll 1
     for (int32_t i = thread / 32; i < groups * tile.warps; i += pack_threads / 32) {
-      const uint32_t channel_group = channel_tile * groups + static_cast<uint32_t>(i / tile.warps);
-      if (channel_group >= p.by_channel_groups.divisor) continue;
+      auto warp = static_cast<uint32_t>(i);
+      const uint32_t next_group = tile.by_warps.divide(warp);
+      if (first_group + next_group >= channel_groups) continue;
       const uint32_t nothing[parts][4] = {};
-      write(p.zeros[zero].set, p.zeros[zero].slot, p.zeros[zero].row, channel_group,
-            static_cast<int32_t>(first_warp) + i % tile.warps, nothing);
+      write(p.zeros[zero].set, p.zeros[zero].slot, p.zeros[zero].row, next_group, static_cast<int32_t>(warp), nothing);
     }
   }
-  // A kernel before this one may work for the next one, too, which waits for this one alone.
-  device::wait_for_previous_kernel();
 }
 
-// The tile of a block. If taps lie next to each other, and channels of an output next to those, it has all taps, of as
-// many rows as there is room for; else, as in channels_last, one tap of all rows.
-template <class Layout>
-void choose_pack_tile(PackParams& p) {
+// The tile of a block, as large as there is room for. If taps lie next to each other, and channels of an output next to
+// those, it has all taps of some rows; else, as in channels_last, a few taps of all rows. It is smaller if there
+// are fewer blocks than `fewest_blocks`.
+template <Mode mode, class Layout>
+void choose_pack_tile(PackParams& p, int64_t fewest_blocks = fewest_pack_blocks) {
+  constexpr int64_t element_bytes = sizeof(typename Traits<mode>::Scalar);
   const int64_t taps = p.by_taps.divisor, width = p.by_kernel_w.divisor;
   const bool taps_innermost = (width == 1 || p.strides[3] == 1) && (taps == width || p.strides[2] == width);
+  const int64_t copies = taps * p.copies;
+  const bool all_taps_wanted = std::all_of(p.set_of_tap, p.set_of_tap + copies, [](int16_t set) { return set >= 0; });
   PackTile& t = p.tile;
   const int32_t warps = Layout::warps / p.stacked;
-  t.taps = taps_innermost ? static_cast<int32_t>(taps) : 1, t.warps = warps;
-  const auto lay_out = [&t] {
-    t.row = t.taps | 1;
-    t.word = Layout::pitch(t.warps * (Layout::rows / Layout::warps) * t.row);
+  const auto whole_vectors = [](int64_t elements) { return elements * element_bytes % 16 == 0; };
+  const bool aligned = whole_vectors(p.strides[0]) && reinterpret_cast<uintptr_t>(p.w) % 16 == 0;
+  // Lines are rows of all taps, or taps of rows.
+  const auto takes_vectors = [&](int64_t rows) {
+    if (taps_innermost) {
+      return aligned && t.taps == taps && p.strides[1] == taps && (taps % 2 != 0 || whole_vectors(taps)) &&
+             whole_vectors(rows * taps) && whole_vectors(p.out_channels * taps);
+    }
+    return aligned && p.strides[1] == 1 && whole_vectors(rows) && whole_vectors(p.out_channels) &&
+           whole_vectors(p.strides[2]) && whole_vectors(p.strides[3]);
+  };
+  t.warps = t.warps_of_row = warps, t.taps = static_cast<int32_t>(taps);
+  if (!taps_innermost) {
+    const bool as_lines = takes_vectors(int64_t{warps} * (Layout::rows / Layout::warps)) && all_taps_wanted &&
+                          (taps == width || p.strides[2] == width * p.strides[3]);
+    t.taps = as_lines ? static_cast<int32_t>(std::min<int64_t>(taps, most_pack_lines)) : 1;
+  }
+  const auto lay_out = [&] {
+    t.rows = t.warps * (Layout::rows / Layout::warps);
+    t.row = taps_innermost ? t.taps | 1 : 1, t.tap = taps_innermost ? 1 : t.rows;
+    t.word = Layout::pitch(taps_innermost ? t.rows * t.row : t.taps * t.tap);
+    t.vectors = takes_vectors(t.rows) ? static_cast<int32_t>(t.rows * t.taps * element_bytes / 16) : 0;
     return t.shared_bytes = 4 * pack_words * t.word;
   };
   constexpr int64_t groups = pack_words / Layout::group_words;
   const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
   // Of few weights blocks have no more than a thread reads at once: what takes time is to wait for memory.
   const auto waits_again = [&] {
-    const int32_t rows = t.warps * (Layout::rows / Layout::warps);
     const int64_t blocks =
         p.by_fragment_rows.divisor * (warps / t.warps) * ceil_div<int64_t>(taps, t.taps) * channel_tiles * p.groups;
-    return rows * t.taps * (pack_words / 8) > pack_threads && blocks < fewest_pack_blocks;
+    if (blocks >= fewest_blocks) return false;
+    if (t.vectors == 0) return t.rows * t.taps * (pack_words / 8) > pack_threads;
+    return (!taps_innermost && t.taps > 1) || (t.warps > 1 && takes_vectors(t.rows / 2));
   };
   const auto too_large = [&] { return lay_out() > most_pack_bytes || waits_again(); };
+  while (!taps_innermost && too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
   while (too_large() && t.warps > 1) t.warps /= 2;
   while (too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
+  t.by_line = Divisor(taps_innermost ? t.taps : t.rows), t.line_gap = taps_innermost ? t.row - t.taps : 0;
+  t.line_skip = taps_innermost || t.taps == 1 ? 0 : static_cast<int32_t>(p.strides[3]) - t.rows;
   const int64_t tiles_of_fragment = warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
   const int64_t tap_tiles = ceil_div<int64_t>(taps, t.taps);
-  t.by_taps = Divisor(t.taps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment), t.by_row_tiles = Divisor(row_tiles);
-  t.by_tap_tiles = Divisor(tap_tiles), t.by_channel_tiles = Divisor(channel_tiles);
+  t.by_taps = Divisor(t.taps), t.by_warps = Divisor(t.warps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment);
+  t.by_row_tiles = Divisor(row_tiles), t.by_tap_tiles = Divisor(tap_tiles);
+  t.by_channel_tiles = Divisor(channel_tiles);
   t.blocks = std::max<int64_t>(1, row_tiles * tap_tiles * channel_tiles * p.groups);  // one clears the counters
 }
 

@@ -3,17 +3,17 @@
 
 #include <cuda_runtime_api.h>
 
-#include "../early_launch.h"
 #include "device.cuh"
 
 namespace convt::implicit_gemm {
 
-// Packs the weights, and writes zeros to the counters. If `early`, it ends after the kernel before it all the same.
+// Packs the weights, and writes zeros to the counters.
 template <Mode mode, class Layout>
-cudaError_t launch_pack(PackParams params, cudaStream_t stream, bool early = false) {
-  choose_pack_tile<Layout>(params);
-  return launch_early(early, pack_kernel<mode, Layout>, params, params.tile.blocks, pack_threads,
-                      params.tile.shared_bytes, stream);
+cudaError_t launch_pack(PackParams params, cudaStream_t stream) {
+  choose_pack_tile<mode, Layout>(params);
+  pack_kernel<mode, Layout><<<static_cast<unsigned>(params.tile.blocks), pack_threads,
+                              static_cast<size_t>(params.tile.shared_bytes), stream>>>(params);
+  return cudaGetLastError();
 }
 
 }  // namespace convt::implicit_gemm

@@ -53,15 +53,23 @@ struct CommonParams {
 };
 
 inline constexpr int32_t pack_threads = 256;
-inline constexpr int32_t pack_words = 32;              // of channels, that a block packs together
-inline constexpr int32_t fewest_pack_blocks = 256;     // if tiles can be smaller
-inline constexpr int32_t most_pack_bytes = 20 * 1024;  // of a tile, so that many blocks share a multiprocessor
+inline constexpr int32_t pack_words = 32;                  // of channels, that a block packs together
+inline constexpr int32_t fewest_pack_blocks = 256;         // if tiles can be smaller
+inline constexpr int32_t fewest_resident_pack_blocks = 6;  // of a multiprocessor
+inline constexpr int32_t most_pack_lines = 4;              // of taps that do not follow each other
+inline constexpr int32_t most_pack_bytes = 35 * 1024;      // of a tile, so that those share a multiprocessor
 
 // The tile of a block that packs weights: so many taps, and rows of a fragment that so many warps write. In shared
 // memory, words from a row to the next and from a word of channels to the next.
 struct PackTile {
-  int32_t taps, warps, row, word, shared_bytes;
-  Divisor by_taps, by_tiles_of_fragment, by_row_tiles, by_tap_tiles, by_channel_tiles;
+  int32_t taps, rows, warps, warps_of_row;
+  int32_t row, tap, word;  // in shared memory, words from one to the next
+  int32_t vectors;         // of 16 bytes of a channel, or 0 if they are not whole
+  // Of a channel: rows of all taps or taps of all rows, in memory so many elements apart, in shared memory so many
+  // words.
+  int32_t line_skip, line_gap;
+  int32_t shared_bytes;
+  Divisor by_line, by_taps, by_warps, by_tiles_of_fragment, by_row_tiles, by_tap_tiles, by_channel_tiles;
   int64_t blocks;
 };
 

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include "../dispatch.h"
+#include "../early_launch.h"
 #include "../implicit_gemm/launch.cuh"
 #include "kernel.cuh"
 

@@ -7,6 +7,7 @@
 
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 #include "../dispatch.h"
+#include "../early_launch.h"
 #include "../implicit_gemm/launch.cuh"
 #include "channels_last.cuh"
 #include "kernel.cuh"
@@ -37,15 +38,15 @@ cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
 
 template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if (launch.params.channels_last) {
-    channels_last_kernel<mode>
-        <<<launch.channels_last_grid, channels_last_threads, channels_last_shared_bytes, stream>>>(
-            launch.channels_last);
-    const cudaError_t error = cudaGetLastError();
+  // A few blocks pack, so that what brings x begins at once, too; it ends behind them.
+  if (packs(launch)) {
+    const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream);
     if (error != cudaSuccess) return error;
   }
-  if (packs(launch)) {
-    const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream, launch.params.channels_last);
+  if (launch.params.channels_last) {
+    const cudaError_t error =
+        launch_early(packs(launch), channels_last_kernel<mode>, launch.channels_last, launch.channels_last_grid,
+                     channels_last_threads, channels_last_shared_bytes, stream);
     if (error != cudaSuccess) return error;
   }
   return dispatch_row<config_count>(plan.configuration,
