@@ -343,12 +343,16 @@ CONVT_DEVICE void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
       : "memory");
 #endif
 }
-// Copies `bytes` (a multiple of 16; both addresses too) to shared memory and counts them on the barrier.
-CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier) {
+// Copies `bytes` (a multiple of 16; both addresses too) to shared memory and counts them on the barrier. `policy`: what
+// becomes of them in L2.
+CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier,
+                            CachePolicy policy = CachePolicy::evict_normal) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared),
-               "l"(global), "r"(bytes), "r"(barrier)
-               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(static_cast<uint64_t>(policy))
+      : "memory");
 #endif
 }
 

@@ -56,8 +56,16 @@ struct alignas(128) TensorMap {
 // What becomes of lines in L2 that a copy has touched: createpolicy's words for all of them, which CUTLASS has as
 // constants, too (TMA::CacheHintSm90). What is written or read once and is larger than L2 would only take the place of
 // what is read again.
-enum class CachePolicy : uint64_t { evict_normal = 0x1000000000000000, evict_first = 0x12F0000000000000 };
+enum class CachePolicy : uint64_t {
+  evict_normal = 0x1000000000000000,
+  evict_first = 0x12F0000000000000,
+  evict_last = 0x14F0000000000000
+};
 // Of what is read or written once, or more often.
 constexpr CachePolicy once_policy(bool once) { return once ? CachePolicy::evict_first : CachePolicy::evict_normal; }
+// Of what is read again and again while so much else is read and written that it would be displaced, or less.
+constexpr CachePolicy again_policy(bool displaced) {
+  return displaced ? CachePolicy::evict_last : CachePolicy::evict_normal;
+}
 
 }  // namespace convt

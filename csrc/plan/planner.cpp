@@ -88,6 +88,7 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
   for (Candidate& c : candidates) {
     if (!c.fits()) continue;
     c.plan.result_exceeds_l2 = result_exceeds_l2;
+    c.plan.memory_exceeds_l2 = checked_add(p.compulsory_bytes(), c.plan.workspace_bytes) > device.l2_bytes;
     c.modelled_seconds = c.estimated_seconds;
     c.estimated_seconds = calibrated(calibration_of(full_name(c), p), c.modelled_seconds);
   }

@@ -826,7 +826,8 @@ inline void mbarrier_wait(SharedAddress barrier, uint32_t parity) {
 inline void mbarrier_wait_unless(uint32_t known, SharedAddress barrier, uint32_t parity) {
   if (known == 0) mbarrier_wait(barrier, parity);
 }
-inline void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier) {
+inline void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, SharedAddress barrier,
+                      CachePolicy = CachePolicy::evict_normal) {
   if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0) {
     simt::fail("a bulk load is not aligned to 16 bytes");
   }

@@ -13,10 +13,12 @@ using namespace implicit_gemm;
 
 // Most of a small layer's time is waiting for instructions that have not been executed yet, a jump over others being
 // the longest. So what most layers need is compiled for itself: the copy engine brings x, nothing is gathered or split,
-// and y is written as boxes or by threads, in channels_last, or as rows. What few layers need are variants that do all
-// else that the general one does: threads bring x as it lies, or that and steps that are shared out evenly.
-enum class Variant { general, boxes, channels, rows, threads, balanced };
+// and y is written as boxes or by threads, in channels_last, or as rows, or as rows that begin anywhere. What few
+// layers need are variants that do all else that the general one does: threads bring x as it lies, or that and steps
+// that are shared out evenly.
+enum class Variant { general, boxes, channels, rows, threads, balanced, unaligned_rows };
 constexpr bool threads_bring(Variant v) { return v == Variant::threads || v == Variant::balanced; }
+constexpr bool writes_rows(Variant v) { return v == Variant::rows || v == Variant::unaligned_rows; }
 constexpr bool is_general(Variant v) { return v == Variant::general || threads_bring(v); }
 
 // Sets of variants. What is missing of a configuration is what hardly any layer of the sweep needs: it takes a layer
@@ -25,7 +27,8 @@ using Variants = uint32_t;
 constexpr Variants set_of(Variant v) { return 1u << static_cast<uint32_t>(v); }
 inline constexpr Variants with_general = set_of(Variant::general), with_boxes = set_of(Variant::boxes),
                           with_channels = set_of(Variant::channels), with_rows = set_of(Variant::rows),
-                          with_threads = set_of(Variant::threads), with_balanced = set_of(Variant::balanced);
+                          with_threads = set_of(Variant::threads), with_balanced = set_of(Variant::balanced),
+                          with_unaligned_rows = set_of(Variant::unaligned_rows);
 
 // Two consumer warpgroups, groups_m by groups_n, multiply m_blocks blocks of 64 rows by `pieces` pieces of `width`
 // positions each. Or they take a block's tiles in turn (ping-pong), if a tile is one warpgroup's: one multiplies while
@@ -59,13 +62,13 @@ inline constexpr Config configs[] = {
     {"64x128", 1, 2, 1, 64, 1, 0, 0, with_balanced},
     // Short reductions, whose sums take long to write; and 64 channels.
     {"64x128x2_pingpong", 1, 1, 1, 128, 2, with_threads | with_boxes | with_channels | with_rows,
-     with_threads | with_boxes | with_channels | with_rows},
+     with_threads | with_boxes | with_channels | with_rows | with_unaligned_rows},
     {"2x64x128_pingpong", 1, 1, 2, 128, 1, with_channels | with_rows,
-     with_general | with_boxes | with_channels | with_rows},
+     with_general | with_boxes | with_channels | with_rows | with_unaligned_rows},
     // Rows of 8 in numbers that are no power of two: 17, since a kernel of 3 or 5 adds 2 or 4 to a power of two (130,
     // 260), 12 and 9.
-    {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_channels | with_rows},
-    {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows},
+    {"64x136x2_pingpong", 1, 1, 1, 136, 2, 0, with_channels | with_rows | with_unaligned_rows},
+    {"2x64x136_pingpong", 1, 1, 2, 136, 1, with_channels | with_rows, with_channels | with_rows | with_unaligned_rows},
     {"64x96x2_pingpong", 1, 1, 1, 96, 2, with_general | with_boxes | with_channels},
     {"64x72x2_pingpong", 1, 1, 1, 72, 2, with_channels | with_rows},
 };
@@ -172,7 +175,7 @@ constexpr bool has_variant(const Config& c, Mode m, Variant v) {
 // the general one does; where y is written as rows, weights that may be read so are those of kernels of one tap.
 constexpr bool takes_in_place(Mode m, Variant v) {
   if (is_general(v)) return m != Mode::ieee;
-  return v != Variant::rows && (m == Mode::float16 || m == Mode::bfloat16);
+  return !writes_rows(v) && (m == Mode::float16 || m == Mode::bfloat16);
 }
 constexpr bool has_mode(const Config& c, Mode m) {
   return m == Mode::ieee ? has_variant(c, m, Variant::threads) : (m == Mode::tf32 ? c.tf32 : c.half) != 0;
@@ -185,6 +188,7 @@ struct Needs {
   bool in_place;           // weights are read where they are
   bool y_boxes, y_pixels;  // the copy engine writes y; whose channels are innermost
   bool y_in_order;         // a tile's sums are all of its rows of y
+  bool y_unaligned;        // these are rows of its positions, and begin at no multiples of 16 bytes
 };
 // The one that does what is needed with the fewest instructions; none if no one is compiled.
 constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Needs& n) {
@@ -192,6 +196,7 @@ constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Need
     return has_variant(c, m, Variant::balanced) ? std::optional(Variant::balanced) : std::nullopt;
   }
   if (n.x_boxes && !n.special && (n.y_pixels ? !n.x_rows : n.y_in_order)) {
+    if (n.y_unaligned && has_variant(c, m, Variant::unaligned_rows) && !n.in_place) return Variant::unaligned_rows;
     const Variant v = !n.y_pixels ? Variant::rows : n.y_boxes ? Variant::boxes : Variant::channels;
     if (has_variant(c, m, v) && (!n.in_place || takes_in_place(m, v))) return v;
   }

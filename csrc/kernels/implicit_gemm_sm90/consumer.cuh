@@ -6,13 +6,15 @@
 #include "epilogue.cuh"
 #include "producer.cuh"
 #include "row_boxes.cuh"
+#include "unaligned_rows.cuh"
 
 namespace convt::implicit_gemm_sm90 {
 
 template <Mode mode, int Row, Variant variant>
 CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers& barriers) {
   constexpr bool general = is_general(variant), shares = variant == Variant::balanced,
-                 boxes = variant == Variant::boxes, channels = variant == Variant::channels;
+                 boxes = variant == Variant::boxes, channels = variant == Variant::channels,
+                 unaligned = variant == Variant::unaligned_rows;
   using Scalar = typename Traits<mode>::Scalar;
   constexpr Config config = configs[Row];
   constexpr int width = config.width, pieces = config.pieces, blocks = config.m_blocks;
@@ -502,6 +504,49 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           }
           device::named_barrier(barrier, Layout::threads);
           writer.write_at_width(p, at, piece, first, buffer);
+        }
+        return;
+      }
+
+      if constexpr (unaligned) {
+        const auto write_lines = [&](auto phases, auto twos) {
+          using Lines = UnalignedRows<mode, Row, decltype(phases)::value, decltype(twos)::value>;
+          constexpr int lines = pieces * Lines::parts * Lines::blocks;
+#pragma unroll 1
+          for (int s = 0; s < lines; ++s) {
+            const int32_t now = opaque(static_cast<int32_t>(threadIdx.x)), lane = now % 32;
+            const int piece = s / (Lines::parts * Lines::blocks), block = s / Lines::parts % Lines::blocks;
+            const int32_t channel_block = w.group_m * Lines::blocks + block;
+            auto* const staged = reinterpret_cast<unsigned char*>(staged_by(now));
+            const WarpChannels its(p, at, {w.group_m, w.group_n, now / 32 % 4, lane}, channel_block);
+            const typename Lines::Line l =
+                Lines::line(p, at, its, now / 32 % 4, w.group_n * pieces + piece, s % Lines::parts);
+            __syncwarp();
+            // Only what stages is chosen by its number: sums are registers.
+#pragma unroll
+            for (int k = 0; k < lines; ++k) {
+              if (s != k) continue;
+              const int k_piece = k / (Lines::parts * Lines::blocks), k_block = k / Lines::parts % Lines::blocks;
+              const int first = k % Lines::parts * (Lines::positions / 8);
+              Lines::stage(
+                  l, [&](int j, int phase) -> const float* { return &sums[k_block + phase][k_piece][(first + j) * 4]; },
+                  width / 8 - first, staged, lane);
+            }
+            __syncwarp();
+            Lines::write(l, p.y_channel_stride, channel_block < p.channel_blocks ? its.count : 0, staged, lane);
+          }
+        };
+        const auto write_phases = [&](auto twos) {
+          if (blocks == 1 || p.column_phases == 1) {
+            write_lines(std::integral_constant<int, 1>{}, twos);
+          } else {
+            write_lines(std::integral_constant<int, blocks>{}, twos);
+          }
+        };
+        if (sizeof(Scalar) == 2 && p.store_width > 1) {
+          write_phases(std::bool_constant<sizeof(Scalar) == 2>{});
+        } else {
+          write_phases(std::false_type{});
         }
         return;
       }

@@ -70,6 +70,7 @@ void with_variant(Variant variant, const F& f) {
   if_it_is(std::integral_constant<Variant, Variant::rows>{});
   if_it_is(std::integral_constant<Variant, Variant::threads>{});
   if_it_is(std::integral_constant<Variant, Variant::balanced>{});
+  if_it_is(std::integral_constant<Variant, Variant::unaligned_rows>{});
 }
 
 template <Mode mode, int Row, Variant variant>

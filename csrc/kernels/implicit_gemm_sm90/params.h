@@ -19,11 +19,12 @@ struct Prefetch {
 };
 
 struct Params : CommonParams {
-  TensorMap x_map;                                     // if uses_x_map()
-  TensorMap wide_x_map;                                // if uses_wide_x_map()
-  TensorMap w_map;                                     // if weights_in_place
-  TensorMap y_maps[most_y_maps];                       // if store_boxes: y_map_count()
-  CachePolicy y_policy;                                // if store_boxes
+  TensorMap x_map;                // if uses_x_map()
+  TensorMap wide_x_map;           // if uses_wide_x_map()
+  TensorMap w_map;                // if weights_in_place
+  TensorMap y_maps[most_y_maps];  // if store_boxes: y_map_count()
+  CachePolicy y_policy;           // if store_boxes
+  CachePolicy w_policy;
   int32_t pixels_at, patches_at, weights_at, sums_at;  // in shared memory, bytes
   int32_t patch_bytes, patch_part_bytes;               // of a stage, and of a part of it
   int32_t groups;                                      // of channels
@@ -101,6 +102,7 @@ struct Launch {
   uint32_t channels_last_grid;
   bool balanced;               // all steps are shared out evenly, and a unit is a block's part of a tile
   bool y_in_order;             // a tile's sums are all of its rows of y
+  bool y_unaligned;            // as Needs has it
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
   TensorMapLayout y_maps[most_y_maps];
@@ -115,7 +117,7 @@ inline std::optional<Variant> variant_of(const Launch& launch, const Config& c, 
   const bool special = p.gather || p.splits > 1;
   return variant_for(c, mode,
                      {p.copy_boxes, p.rows_in_boxes, special, launch.balanced, p.weights_in_place, p.store_boxes,
-                      p.channels_innermost, launch.y_in_order});
+                      p.channels_innermost, launch.y_in_order, launch.y_unaligned});
 }
 
 // Whether weights are packed, or counters cleared.
@@ -204,6 +206,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
   q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
   q.y_policy = once_policy(plan.result_exceeds_l2);
+  q.w_policy = again_policy(plan.memory_exceeds_l2);
   q.row_boxes = {};
   if (q.store_boxes && !q.channels_innermost) q.row_boxes = make_row_boxes(config, p, tile);
   for (int32_t i = 0; i < y_map_count(q); ++i) {
@@ -221,7 +224,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.piece_columns = pieces.piece_columns, q.piece_rows = pieces.piece_rows;
   q.by_pieces_columns = Divisor(pieces.columns), q.by_pieces_rows = Divisor(pieces.rows);
   q.weights_in_place = tile.weights_in_place;
-  launch.y_in_order = in_order(config, t, tile);
+  launch.y_in_order = in_order(config, t, tile), launch.y_unaligned = has_unaligned_rows(p, o.result, tile);
   for_each_tap(p, tile, t, [&](int32_t row, int32_t column, int32_t, int32_t step, int32_t first_block, int32_t) {
     for (int32_t i = first_block; i < first_block + t.channel_blocks; ++i) {
       q.taps[step].of[i] = {static_cast<uint8_t>(row), static_cast<uint8_t>(column)};

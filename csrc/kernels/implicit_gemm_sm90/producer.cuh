@@ -187,7 +187,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
           const device::SharedAddress there = empty + there_from_empty;
           device::mbarrier_arrive_expect(there, bytes);
           if (!in_place) {
-            device::bulk_load(to, from, bytes, there);
+            device::bulk_load(to, from, bytes, there, p.w_policy);
           } else {
             device::SharedAddress block_to = to;
 #pragma unroll
@@ -197,7 +197,8 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers) {
               for (int32_t box = 0; box < 64 / channels; ++box) {
                 const int32_t place[tensor_map_rank] = {first_channel + block * next_block + box * channels,
                                                         tap.of[block].column, tap.of[block].row, channel, at.group};
-                device::box_load(block_to + static_cast<uint32_t>(box * channels * row_bytes), p.w_map, place, there);
+                device::box_load(block_to + static_cast<uint32_t>(box * channels * row_bytes), p.w_map, place, there,
+                                 p.w_policy);
               }
               block_to += fragment_bytes;
             }
@@ -792,7 +793,7 @@ CONVT_DEVICE void load_rows(const Params& p, const Place& at, int32_t row, int32
 // A warp's part where the copy engine brings the patches.
 template <Mode mode, Variant variant>
 CONVT_DEVICE void copy_boxes(const Params& p, unsigned char* shared, const Barriers& barriers) {
-  constexpr bool general = is_general(variant), may_prepare = general || variant == Variant::rows;
+  constexpr bool general = is_general(variant), may_prepare = general || writes_rows(variant);
   const bool prepared = may_prepare && prepares_boxes<mode>(p), rows = may_prepare && p.rows_in_boxes,
              gather = general && p.gather, im2col = general && p.im2col;
   if (p.channels_last) device::wait_for_previous_kernel();
@@ -912,7 +913,7 @@ CONVT_DEVICE void fill_patches(const Params& p, unsigned char* shared, const Bar
   if constexpr (!is_general(variant)) {
     if (warp == 0) {
       copy_boxes<mode, variant>(p, shared, barriers);
-    } else if (variant == Variant::rows && p.rows_in_boxes) {
+    } else if (writes_rows(variant) && p.rows_in_boxes) {
       prepare_boxes<mode, variant>(p, shared, barriers);
     }
   } else if (p.copy_boxes) {

@@ -331,6 +331,15 @@ inline bool in_order(const Config& c, const Tables& t, const GemmTile& tile) {
   return std::all_of(t.set, t.set + t.sets, [&](const PhaseSet& s) { return s.columns == tile.column_phases; });
 }
 
+// Whether rows of y are innermost, tiles have parts of them with all phases of the columns, and they begin at no
+// multiples of 16 bytes.
+inline bool has_unaligned_rows(const Problem& p, const void* y, const GemmTile& tile) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto vector = static_cast<int32_t>(unit_bytes / bytes);
+  return !channels_innermost(p) && !gathers(tile) && tile.piece_rows == 1 && tile.column_phases == p.stride_w &&
+         p.y_strides[3] == 1 && access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, vector) < vector;
+}
+
 // Whether the copy engine writes y, and not threads. All outputs of its tiles have taps, and where rows are innermost
 // a warpgroup has all phases of the columns.
 inline bool stores_boxes(const Config& c, const Problem& p, void* y, const Tables& t, const GemmTile& tile) {

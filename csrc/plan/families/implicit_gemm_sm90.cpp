@@ -132,10 +132,12 @@ void consider(const Problem& p, const DeviceInfo& device, const Config& config, 
   if (tile.im2col && !(innermost && (tile.channels_last || p.x_aligned))) return;
   const bool y_innermost = family::channels_innermost(p), y_boxes = family::stores_boxes(config, p, nullptr, t, tile);
   const bool y_in_order = !y_innermost && family::in_order(config, t, tile);
+  const bool y_unaligned = family::has_unaligned_rows(p, nullptr, tile);
   const auto compiled = [&](int32_t splits) {
     const bool special = gathers || splits > 1, x_boxes = innermost && (tile.channels_last || p.x_aligned);
-    const family::Needs needs{x_boxes, tile.rows_in_boxes, special,   tile.balanced_blocks > 0, tile.weights_in_place,
-                              y_boxes, y_innermost,        y_in_order};
+    const family::Needs needs{
+        x_boxes,     tile.rows_in_boxes, special,    tile.balanced_blocks > 0, tile.weights_in_place, y_boxes,
+        y_innermost, y_in_order,         y_unaligned};
     return family::variant_for(config, mode, needs).has_value();
   };
   if (tile.weights_in_place && mode == Mode::tf32 && !family::may_transpose_weights(p, tile, x_map)) return;
