@@ -271,8 +271,8 @@ void bind(py::module_& m) {
       .def_readonly("shared_bytes", &Plan::shared_bytes, "dynamic shared memory of a block")
       .def_readonly("result_exceeds_l2", &Plan::result_exceeds_l2,
                     "outputs that implicit_gemm_sm90's copy engine writes are then the first to leave the cache")
-      .def_readonly("memory_exceeds_l2", &Plan::memory_exceeds_l2,
-                    "weights that Hopper's copy engine brings are then the last to leave the cache")
+      .def_readonly("weights_stay_in_l2", &Plan::weights_stay_in_l2,
+                    "weights that implicit_gemm_sm90's copy engine reads are then the last to leave the cache")
       .def_readonly("tile", &Plan::tile, "of the implicit GEMMs; zeros in other families");
 
   py::class_<Candidate>(m, "Candidate", "One way to compute a problem, or the reason why not.")

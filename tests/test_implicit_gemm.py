@@ -270,15 +270,18 @@ def test_tiles_are_full_whatever_the_images(memory_format, layer, precision):
         assert plan.grid <= tiles * max(1, tile.splits) * p.groups * math.prod(p.stride) * -(-p.out_channels // 64)
 
 
-def test_results_and_memory_larger_than_the_cache_are_known():
+def test_what_leaves_the_cache_and_what_stays():
     small, large = (Problem(batch, 64, 64, (128, 128), (3, 3)) for batch in (8, 32))
     for p, expected in ((small, False), (large, True)):  # float16: 17 and 69 MB, of 63
         found = candidates(explain(p, "float16"), "implicit_gemm_sm90")
         fitting = [c.plan for c in found.values() if c.fits]
-        assert {(plan.result_exceeds_l2, plan.memory_exceeds_l2) for plan in fitting} == {(expected, expected)}
+        assert {(plan.result_exceeds_l2, plan.weights_stay_in_l2) for plan in fitting} == {(expected, expected)}
     # What is copied counts: 27 MB of x, twice, and as much of y.
     found = candidates(explain(Problem(13, 64, 64, (128, 128), (3, 3)), "float16"), "implicit_gemm_sm90")
-    assert all(c.plan.memory_exceeds_l2 == ("+copy" in name) for name, c in found.items() if c.fits)
+    assert all(c.plan.weights_stay_in_l2 == ("+copy" in name) for name, c in found.items() if c.fits)
+    # Weights of 9 MB take too much of it.
+    found = candidates(explain(Problem(32, 512, 512, (64, 64), (4, 4)), "float16"), "implicit_gemm_sm90")
+    assert not any(c.plan.weights_stay_in_l2 for c in found.values() if c.fits)
 
 
 # Weights, how they lie in memory, and whether Hopper's kernels may read them in place.

@@ -67,6 +67,16 @@ CONVT_DEVICE void store_global_8(void* to, uint32_t a, uint32_t b) {
 CONVT_DEVICE void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+// The same; `policy`: what becomes of them in L2, from sm_90 on.
+CONVT_DEVICE void store_global_16(void* to, const uint32_t (&v)[4], CachePolicy policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(v[0]), "r"(v[1]), "r"(v[2]),
+               "r"(v[3]), "l"(static_cast<uint64_t>(policy))
+               : "memory");
+#else
+  store_global_16(to, v[0], v[1], v[2], v[3]);
+#endif
+}
 
 // The block's dynamic shared memory. Its address is a constant, which the compiler sees only if it is read so: from the
 // pointer it would ask for the block's place in its cluster at each use.

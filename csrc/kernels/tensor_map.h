@@ -63,9 +63,7 @@ enum class CachePolicy : uint64_t {
 };
 // Of what is read or written once, or more often.
 constexpr CachePolicy once_policy(bool once) { return once ? CachePolicy::evict_first : CachePolicy::evict_normal; }
-// Of what is read again and again while so much else is read and written that it would be displaced, or less.
-constexpr CachePolicy again_policy(bool displaced) {
-  return displaced ? CachePolicy::evict_last : CachePolicy::evict_normal;
-}
+// Of what is to stay while others pass.
+constexpr CachePolicy stay_policy(bool stays) { return stays ? CachePolicy::evict_last : CachePolicy::evict_normal; }
 
 }  // namespace convt

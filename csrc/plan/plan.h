@@ -67,9 +67,10 @@ struct Plan {
   int64_t workspace_bytes = 0;
   int64_t shared_bytes = 0;        // dynamic shared memory of a block
   bool result_exceeds_l2 = false;  // so that it would only displace what is read again
-  bool memory_exceeds_l2 = false;  // of operands, result and workspace, of which weights are read again
-  GemmTile tile;                   // of the families that have one
-  std::array<int32_t, 8> cut{};    // how the family divides the problem among blocks, if it has a choice
+  // More passes through L2 than it holds, and weights are a small part of it: they are to stay.
+  bool weights_stay_in_l2 = false;
+  GemmTile tile;                 // of the families that have one
+  std::array<int32_t, 8> cut{};  // how the family divides the problem among blocks, if it has a choice
 
   bool operator==(const Plan&) const = default;
 };

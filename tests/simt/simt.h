@@ -606,6 +606,9 @@ inline void store_global_8(void* to, uint32_t a, uint32_t b) { *static_cast<uint
 inline void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   *static_cast<uint4*>(to) = {a, b, c, d};
 }
+inline void store_global_16(void* to, const uint32_t (&v)[4], CachePolicy) {
+  store_global_16(to, v[0], v[1], v[2], v[3]);
+}
 
 inline uint32_t to_tf32(float v) {
   const uint32_t bits = bits_of_float(v);

@@ -73,7 +73,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
 #pragma unroll
       for (int m = 0; m < config.rows() / side; ++m) {
         const int32_t at[] = {output + m * side, channel, tile.group, 0, 0};
-        device::box_load(w + m * bytes, p.w_map, at, full, p.w_policy);
+        device::box_load(w + m * bytes, p.w_map, at, full);
       }
       ring.advance(stages);
     }

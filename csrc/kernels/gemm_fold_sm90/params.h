@@ -16,7 +16,6 @@ struct Params {
   const void *x, *w;  // for outputs that are computed again
   void* y;
   const void* bias;  // null if there is none
-  CachePolicy w_policy;
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
   int64_t w_in_stride, w_row_stride, w_column_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
@@ -65,7 +64,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.w_in_stride = p.w_strides[0], q.w_row_stride = p.w_strides[2], q.w_column_stride = p.w_strides[3];
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
   q.x_row_stride = p.x_strides[2], q.x_column_stride = p.x_strides[3];
-  q.w_policy = again_policy(plan.memory_exceeds_l2);
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.y_row_stride = p.y_strides[2], q.bias_stride = p.bias_stride;

@@ -96,7 +96,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int m = 0; m < Of::outputs; ++m) {
         const int32_t at[] = {tile.output + m * block_side, channel, tile.group, 0, 0};
-        device::box_load(w + m * block_bytes, p.w_map, at, full, p.w_policy);
+        device::box_load(w + m * block_bytes, p.w_map, at, full);
       }
       ring.advance(stages);
     }

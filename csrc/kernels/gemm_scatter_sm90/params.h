@@ -20,7 +20,7 @@ struct Params {
   int32_t out_channels;              // of a group
   int32_t kernel_h, kernel_w;
   int32_t vector;  // elements of y that are written at once
-  CachePolicy y_policy, w_policy;
+  CachePolicy y_policy;
   int32_t log_boxes;    // of 64 positions, if the copy engine writes y
   bool from_registers;  // four lanes have a vector's elements and exchange them; otherwise a tile is staged
   bool whole_rows;      // a warp writes vectors of all rows of the kernel at once
@@ -58,7 +58,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.vector = store_width(p, o.result);
   launch.boxes = has_boxes(config, last) && stores_boxes(p, copies_x);
   if (launch.boxes) launch.y_map = make_y_map(p, o.result), launch.boxes = launch.y_map.valid();
-  q.y_policy = once_policy(plan.result_exceeds_l2), q.w_policy = again_policy(plan.memory_exceeds_l2);
+  q.y_policy = once_policy(plan.result_exceeds_l2);
   q.log_boxes = std::countr_zero(static_cast<uint32_t>(block_side / box_positions(p)));
   q.from_registers = q.vector == 8 && (last || p.kernel_w == 1 || p.kernel_w == 2 || p.kernel_w == 4);
   q.whole_rows = !q.from_registers && writes_whole_rows(p);

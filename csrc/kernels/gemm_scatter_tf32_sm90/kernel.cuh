@@ -39,7 +39,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
 #pragma unroll
       for (int b = 0; b < blocks; ++b) {
         device::bulk_load(x + weights_at(config) + b * block_bytes,
-                          w + static_cast<int64_t>(b) * p.chunks * block_bytes, block_bytes, full, p.w_policy);
+                          w + static_cast<int64_t>(b) * p.chunks * block_bytes, block_bytes, full);
       }
       ring.advance(stages);
     }

@@ -11,7 +11,6 @@ namespace convt::gemm_scatter_tf32_sm90 {
 
 struct Params {
   TensorMap x_map;
-  CachePolicy w_policy;
   const unsigned char* w;  // packed
   float* y;
   const float* bias;  // null if there is none
@@ -65,7 +64,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   q = {};
   set_common(q, plan.cut[0], p, o, t);
-  q.w = workspace, q.w_policy = again_policy(plan.memory_exceeds_l2);
+  q.w = workspace;
   q.blocks = static_cast<int32_t>(t.blocks), q.row_outputs = static_cast<int32_t>(row_outputs(p));
   const int32_t unit = last ? 4 : unit_of(p.kernel_w), vector = store_width(p, o.result);
   launch.neighbours = vector == 4 ? 4 / unit : 1;

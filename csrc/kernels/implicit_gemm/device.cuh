@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(pack_threads, fewest_resident_pack_blocks)
                       (row * tile.warps_of_row + first_warp + warp) * 32;
 #pragma unroll
     for (int part = 0; part < parts; ++part) {
-      at[part * (Layout::words / 4)] = make_uint4(v[part][0], v[part][1], v[part][2], v[part][3]);
+      device::store_global_16(at + part * (Layout::words / 4), v[part], p.policy);
     }
   };
 #pragma unroll 1

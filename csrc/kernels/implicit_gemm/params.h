@@ -6,6 +6,7 @@
 #include "../access_width.h"
 #include "../divisor.h"
 #include "../operands.h"
+#include "../tensor_map.h"
 #include "phases.h"
 
 namespace convt::implicit_gemm {
@@ -76,6 +77,7 @@ struct PackTile {
 struct PackParams {
   const void* w;
   void* packed;
+  CachePolicy policy = CachePolicy::evict_normal;  // of what is packed
   uint32_t* counters;
   int64_t strides[4];
   uint32_t counter_count;

@@ -113,7 +113,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         device::mbarrier_wait(shared.weights_empty(ring.stage), ring.parity);
         device::mbarrier_arrive_expect(shared.weights_full(ring.stage), bytes);
         device::bulk_load(shared.weights + ring.stage * static_cast<uint32_t>(p.weight_bytes), w, bytes,
-                          shared.weights_full(ring.stage), p.w_policy);
+                          shared.weights_full(ring.stage));
         w += bytes;
         ring.advance(p.weight_stages);
         // Nobody waits here for room: weights are wanted before the next patch.

@@ -29,7 +29,6 @@ CONVT_HOST_DEVICE constexpr bool is_odd(uint32_t step) { return (step >> 22 & 1)
 
 struct Params {
   TensorMap x_map;
-  CachePolicy w_policy;
   const unsigned char* packed;
   // An output by its definition (implicit_gemm/device.cuh).
   const void* x;
@@ -98,7 +97,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   q = {};
   set_common(q, p, o);
-  q.w_policy = again_policy(plan.memory_exceeds_l2);
   q.copies_x = copies_x;
   q.tiles = narrow(n.tiles), q.chunks = narrow(n.chunks), q.taps = t.taps;
   q.halves = n.halves, q.tile_rows = n.tile_rows, q.tile_columns = n.tile_columns;

@@ -69,7 +69,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared& shared) {
         if (!p.resident) device::mbarrier_wait(shared.weights_empty(ring.stage), ring.parity);
         device::mbarrier_arrive_expect(shared.weights_full(ring.stage), bytes);
         device::bulk_load(shared.weights + static_cast<uint32_t>(ring.stage * p.weight_bytes), w, bytes,
-                          shared.weights_full(ring.stage), p.w_policy);
+                          shared.weights_full(ring.stage));
         ring.advance(p.weight_stages);
       }
     }

@@ -22,7 +22,7 @@ struct Further {
 
 struct Params {
   TensorMap x_map;
-  CachePolicy x_policy, w_policy;
+  CachePolicy x_policy;
   const unsigned char* packed;
   // An output by its definition (implicit_gemm/device.cuh).
   const void* x;
@@ -98,7 +98,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   q = {};
   const bool reads_once = n.channel_tiles == 1 && n.patch_rows == n.tile_rows && n.patch_columns == n.tile_columns;
-  q.x_policy = once_policy(reads_once), q.w_policy = again_policy(plan.memory_exceeds_l2);
+  q.x_policy = once_policy(reads_once);
   set_common(q, p, o);
   q.copies_x = copies_x, q.resident = n.resident, q.one_bias = n.channel_tiles * p.groups == 1;
   q.together = written_together(config, p, o.result);

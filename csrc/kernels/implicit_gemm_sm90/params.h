@@ -206,7 +206,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
   q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
   q.y_policy = once_policy(plan.result_exceeds_l2);
-  q.w_policy = again_policy(plan.memory_exceeds_l2);
+  q.w_policy = launch.pack.policy = stay_policy(plan.weights_stay_in_l2);
   q.row_boxes = {};
   if (q.store_boxes && !q.channels_innermost) q.row_boxes = make_row_boxes(config, p, tile);
   for (int32_t i = 0; i < y_map_count(q); ++i) {
