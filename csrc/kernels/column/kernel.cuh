@@ -26,15 +26,6 @@ struct Raw {
   uint32_t word[4][raw_words<Scalar, Copied>];
 };
 
-template <class Scalar>
-CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
-  if constexpr (sizeof(Scalar) == 4) {
-    return __float_as_uint(__ldg(p));
-  } else {
-    return __ldg(&p->bits);
-  }
-}
-
 // The pixels of a lane: the first of them in its first channel, and how many are left in the row; 0 for none.
 template <class Scalar>
 struct Pixels {
@@ -42,6 +33,7 @@ struct Pixels {
   int32_t count;
 };
 
+// Elements of 16 bits, one by one.
 template <class Scalar, bool ChannelsLast>
 CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t chunk, Raw<Scalar, false>& raw) {
   const int32_t channel = chunk * chunk_channels + static_cast<int32_t>(threadIdx.x % 4) * 4;
@@ -58,7 +50,7 @@ CONVT_DEVICE void load_chunk(const Params& p, const Pixels<Scalar>& at, int32_t 
   for (int i = 0; i < 4; ++i, from += step) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (i < rows && j < inner) raw.word[i][j] = bits_at(from + j);
+      if (i < rows && j < inner) raw.word[i][j] = __ldg(&from[j].bits);
     }
   }
 }
@@ -283,7 +275,7 @@ CONVT_DEVICE void load_weights(const Params& p, const Tile& tile, int32_t first_
       uint32_t v[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int i = 0; i < 4; ++i, from += p.w_in_stride) {
-        if (i < left) v[i] = bits_at(from);
+        if (i < left) v[i] = __ldg(&from->bits);
       }
       reinterpret_cast<uint2*>(shared + p.weight_offset)[at] = make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
     });

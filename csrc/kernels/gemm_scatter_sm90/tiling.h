@@ -44,23 +44,17 @@ inline bool stores_boxes(const Problem& p, bool copies_x) {
 // [image][group][channel][position], or [image][row][row of the kernel][column][output of a row of the kernel].
 inline TensorMapLayout make_y_map(const Problem& p, const void* y) {
   const auto [batch, channel, row, column] = p.y_strides;
-  TensorMapLayout map{};
-  map.base = y, map.element_bytes = static_cast<int32_t>(element_size(p.dtype));
-  const auto set = [&](const int64_t (&sizes)[tensor_map_rank], const int64_t (&strides)[tensor_map_rank - 1],
-                       const int32_t (&box)[tensor_map_rank]) {
-    std::copy_n(sizes, tensor_map_rank, map.sizes), std::copy_n(box, tensor_map_rank, map.box);
-    for (int d = 1; d < tensor_map_rank; ++d) map.strides[d - 1] = map_stride(p, sizes[d], strides[d - 1]);
-  };
-  if (is_channels_last(p)) {
-    set({row_outputs(p), p.in_w, p.kernel_h, p.in_h, p.batch},
-        {checked_mul(p.kernel_w, column), row, checked_mul(p.kernel_h, row), batch},
-        {block_side, static_cast<int32_t>(box_columns(p)), 1, static_cast<int32_t>(box_rows(p)), 1});
-  } else {
+  if (!is_channels_last(p)) {
     const int64_t channels = p.out_channels_per_group();
-    set({p.in_h * p.in_w, channels, p.groups, p.batch, 1}, {channel, checked_mul(channels, channel), batch, 0},
-        {block_side, block_side, 1, 1, 1});
+    return make_map(p, y, {p.in_h * p.in_w, channels, p.groups, p.batch},
+                    {channel, checked_mul(channels, channel), batch});
   }
-  return map;
+  return {y,
+          static_cast<int32_t>(element_size(p.dtype)),
+          {row_outputs(p), p.in_w, p.kernel_h, p.in_h, p.batch},
+          {map_stride(p, p.in_w, checked_mul(p.kernel_w, column)), map_stride(p, p.kernel_h, row),
+           map_stride(p, p.in_h, checked_mul(p.kernel_h, row)), map_stride(p, p.batch, batch)},
+          {block_side, static_cast<int32_t>(box_columns(p)), 1, static_cast<int32_t>(box_rows(p)), 1}};
 }
 
 }  // namespace convt::gemm_scatter_sm90
