@@ -121,6 +121,9 @@ def parser():
     sub["calibrate"].add_argument("--refine", action="store_true", help=text)
     sub["calibrate"].add_argument("--families", type=families, default=(), metavar="F,...",
                                   help="change only configurations whose names begin so")  # fmt: skip
+    for option, allowed, metavar in (("--precision", PRECISIONS, "P,..."), ("--layout", LAYOUTS, "L,...")):
+        text = f"change only scales of these: {', '.join(allowed)}"
+        sub["calibrate"].add_argument(option, type=choices(allowed), default=allowed, metavar=metavar, help=text)
     sub["sweep-report"].add_argument("csv", type=Path, metavar="CSV", help="a <gpu>-sweep.csv")
     sub["merge"].add_argument("folders", nargs="+", type=Path, help="folders that hold a <gpu>.csv or <gpu>-sweep.csv")
     options = sub["run"].format_help().partition("options:")[2]
@@ -306,9 +309,11 @@ def command_calibrate(top, arguments, argv):
         if not results.rows or path.name != results.csv_path.name:
             top.error(f"{path} holds no sweep; `python -m benchmarks sweep` makes a <gpu>-sweep.csv")
         rows |= results.rows
-    if arguments.refine or arguments.families:
+    everything = set(arguments.precision) == set(PRECISIONS) and set(arguments.layout) == set(LAYOUTS)
+    before = []
+    if arguments.refine or arguments.families or not everything:
         if not arguments.output.exists():
-            top.error(f"{arguments.output} does not exist; without --refine and --families it is written anew")
+            top.error(f"{arguments.output} does not exist; it is written anew if all of it is fitted")
         before = calibrate.read(arguments.output.read_text())
     if arguments.refine:
         table = calibrate.refined(rows.values(), before, arguments.families)
@@ -316,6 +321,8 @@ def command_calibrate(top, arguments, argv):
         table = calibrate.renewed(rows.values(), before, arguments.families, arguments.near)
     else:
         table = calibrate.table(rows.values(), arguments.near)
+    if not everything:
+        table = calibrate.restricted(before, table, arguments.precision, arguments.layout)
     arguments.output.write_text(calibrate.text(table))
     return 0
 

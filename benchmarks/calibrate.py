@@ -88,6 +88,21 @@ def renewed(rows, calibration, families, near=inf):
     return sorted((dict(calibration) | fitted).items())
 
 
+def restricted(before, after, precisions, layouts):
+    """`after` where a precision and a layout are among these, `before` elsewhere; both as table() returns them.
+
+    float16 and bfloat16 have the same scales: those change if either is named.
+    """
+    neutral = dict.fromkeys(product(PRECISIONS, LAYOUTS), (1.0, 1.0))
+    before, after = dict(before), dict(after)
+    result = []
+    for name in sorted({*before, *after}):
+        old, new = before.get(name, neutral), after.get(name, neutral)
+        of = {key: (new if key[1] in layouts and set(key[0]) & set(precisions) else old)[key] for key in neutral}
+        result.append((name, of))
+    return result
+
+
 def choice_loss(estimates, losses, first):
     """The mean over cells of what the choice by `estimates` loses; `first` of each cell's rows."""
     counts = np.diff(np.append(first, len(estimates)))

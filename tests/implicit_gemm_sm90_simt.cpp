@@ -23,7 +23,7 @@ using implicit_gemm::Mode;
 
 using family::Variant;
 
-int balanced = 0, im2col = 0;  // problems
+int balanced = 0, im2col = 0, unaligned = 0;  // problems
 
 template <Mode mode>
 void launch_row(int32_t row, Variant variant, const family::Launch& launch) {
@@ -41,6 +41,7 @@ bool run(DataType dtype, Precision precision) {
   // Few problems have such weights by chance, or such rows of x or of y.
   const bool in_place = mode != Mode::ieee && pick(0, 2) == 0;
   const bool boxes = pick(0, 2) == 0, row_boxes = sizeof(Scalar) == 2 && pick(0, 2) == 0;
+  const bool rows_anywhere = sizeof(Scalar) == 2 && !in_place && !row_boxes && pick(0, 3) == 0;
   for (;;) {
     Problem random = random_problem(dtype, precision);
     const bool deep = pick(0, 1) == 0;
@@ -142,6 +143,7 @@ bool run(DataType dtype, Precision precision) {
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     std::optional<Variant> variant = family::variant_of(launch, config, mode);
     // The general one does what all of them do, and one whose threads may bring x does what it does.
+    if (rows_anywhere && variant != Variant::unaligned_rows) continue;
     const Variant wider = pick(0, 1) == 0 ? Variant::general : Variant::threads;
     if (pick(0, 3) == 0 && variant && *variant != Variant::threads && !launch.balanced &&
         family::has_variant(config, mode, wider)) {
@@ -174,7 +176,7 @@ bool run(DataType dtype, Precision precision) {
     }
     launch_row<mode>(plan.configuration, *variant, launch);
     const GemmTile& t = plan.tile;
-    balanced += t.balanced_blocks > 0, im2col += t.im2col;
+    balanced += t.balanced_blocks > 0, im2col += t.im2col, unaligned += *variant == Variant::unaligned_rows;
     const std::string what =
         configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
         std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
@@ -214,6 +216,6 @@ int main(int argc, char** argv) {
            : number % 4 == 2 ? convt::run<Mode::float16>(DataType::float16, Precision::ieee)
                              : convt::run<Mode::bfloat16>(DataType::bfloat16, Precision::ieee);
   });
-  std::printf("balanced: %d, im2col: %d\n", convt::balanced, convt::im2col);
+  std::printf("balanced: %d, im2col: %d, unaligned rows: %d\n", convt::balanced, convt::im2col, convt::unaligned);
   return status;
 }

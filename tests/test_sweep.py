@@ -521,6 +521,38 @@ def test_a_calibration_is_renewed_for_some_families():
     assert {name: renewed[name] for name in ("b/one", "c/one")} == dict(before[1:])
 
 
+def test_a_calibration_changes_for_some_precisions_and_layouts():
+    from benchmarks import calibrate
+
+    def numbers(scale):
+        return dict.fromkeys(((p, n) for p in calibrate.PRECISIONS for n in calibrate.LAYOUTS), (scale, 1.0))
+
+    before, after = (
+        [("a/one", numbers(2.0)), ("b/one", numbers(3.0))],
+        [("a/one", numbers(4.0)), ("c/one", numbers(5.0))],
+    )
+    result = dict(calibrate.restricted(before, after, ("tf32", "bf16"), ("nhwc",)))
+    changed = {(("tf32",), "nhwc"), (("fp16", "bf16"), "nhwc")}
+    for name, old, new in (("a/one", 2, 4), ("b/one", 3, 1), ("c/one", 1, 5)):
+        assert result[name] == {key: (new if key in changed else old, 1) for key in numbers(1.0)}
+
+
+def test_a_command_calibrates_some_precisions(tmp_path):
+    """`--precision` leaves the file's other scales as they are."""
+    results = sweep.SweepStore(tmp_path, "a-gpu")
+    results.start_run({"digest": "of a build"})
+    empty = dict.fromkeys(results.columns, "")
+    sizes, precisions = (10.0, 100.0, 1000.0), ("fp32", "tf32")
+    results.append([empty | made_up_row("direct/thread", p, "nchw", m, 2 * m) for m in sizes for p in precisions])
+    output = tmp_path / "calibration.inc"
+    arguments = ["calibrate", str(results.csv_path), "--output", str(output)]
+    assert command_line.main(arguments) == 0
+    assert '{"direct/thread", {{{2, 1}, {2, 1}}, {{2, 1}, {2, 1}}, {{1, 1}, {1, 1}}}},' in output.read_text()
+    output.write_text(output.read_text().replace("{2, 1}", "{3, 1}"))
+    assert command_line.main([*arguments, "--precision", "tf32", "--layout", "nhwc"]) == 0
+    assert '{"direct/thread", {{{3, 1}, {3, 1}}, {{3, 1}, {2, 1}}, {{1, 1}, {1, 1}}}},' in output.read_text()
+
+
 def test_refined_scales_choose_the_fastest():
     """Of two configurations the one is chosen that is faster, where scales can say so; others keep theirs."""
     from benchmarks import calibrate
