@@ -321,8 +321,7 @@ def command_calibrate(top, arguments, argv):
         table = calibrate.renewed(rows.values(), before, arguments.families, arguments.near)
     else:
         table = calibrate.table(rows.values(), arguments.near)
-    if not everything:
-        table = calibrate.restricted(before, table, arguments.precision, arguments.layout)
+    table = calibrate.restricted(before, table, arguments.precision, arguments.layout)
     arguments.output.write_text(calibrate.text(table))
     return 0
 

@@ -18,6 +18,8 @@ from .sweep import TORCH, is_wrong
 
 PRECISIONS = (("fp32",), ("tf32",), ("fp16", "bf16"))
 LAYOUTS = ("nchw", "nhwc")
+# Of a configuration that takes what its model says.
+NEUTRAL = dict.fromkeys(product(PRECISIONS, LAYOUTS), (1.0, 1.0))
 # With fewer rows, those of both layouts are taken together.
 FEWEST = 5
 # As if so much squared deviation of the logarithms had been seen along the exponent 1.
@@ -93,12 +95,11 @@ def restricted(before, after, precisions, layouts):
 
     float16 and bfloat16 have the same scales: those change if either is named.
     """
-    neutral = dict.fromkeys(product(PRECISIONS, LAYOUTS), (1.0, 1.0))
     before, after = dict(before), dict(after)
     result = []
     for name in sorted({*before, *after}):
-        old, new = before.get(name, neutral), after.get(name, neutral)
-        of = {key: (new if key[1] in layouts and set(key[0]) & set(precisions) else old)[key] for key in neutral}
+        old, new = before.get(name, NEUTRAL), after.get(name, NEUTRAL)
+        of = {key: (new if key[1] in layouts and set(key[0]) & set(precisions) else old)[key] for key in NEUTRAL}
         result.append((name, of))
     return result
 
@@ -151,7 +152,7 @@ def refined(rows, calibration, families=()):
             continue
         names = sorted({row["configuration"] for row in flat})
         for name in names:
-            result.setdefault(name, dict.fromkeys(product(PRECISIONS, LAYOUTS), (1.0, 1.0)))
+            result.setdefault(name, dict(NEUTRAL))
         number = np.array([names.index(row["configuration"]) for row in flat])
         scales, exponents = np.array([result[name][key] for name in names]).T
         modelled, measured = (np.log([float(row[of]) for row in flat]) for of in ("modelled_us", "us_median"))

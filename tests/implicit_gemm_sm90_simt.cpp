@@ -38,7 +38,7 @@ void launch_row(int32_t row, Variant variant, const family::Launch& launch) {
 template <Mode mode>
 bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
-  // Few problems have such weights by chance, or such rows of x or of y.
+  // Few problems have such weights by chance, or such rows of x or of y, or rows of y that begin anywhere.
   const bool in_place = mode != Mode::ieee && pick(0, 2) == 0;
   const bool boxes = pick(0, 2) == 0, row_boxes = sizeof(Scalar) == 2 && pick(0, 2) == 0;
   const bool rows_anywhere = sizeof(Scalar) == 2 && !in_place && !row_boxes && pick(0, 3) == 0;
@@ -142,8 +142,8 @@ bool run(DataType dtype, Precision precision) {
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
     std::optional<Variant> variant = family::variant_of(launch, config, mode);
-    // The general one does what all of them do, and one whose threads may bring x does what it does.
     if (rows_anywhere && variant != Variant::unaligned_rows) continue;
+    // The general one does what all of them do, and one whose threads may bring x does what it does.
     const Variant wider = pick(0, 1) == 0 ? Variant::general : Variant::threads;
     if (pick(0, 3) == 0 && variant && *variant != Variant::threads && !launch.balanced &&
         family::has_variant(config, mode, wider)) {

@@ -479,6 +479,13 @@ def made_up_row(configuration, precision, layout, modelled, us, rel_l2="1e-7", c
     }  # fmt: skip
 
 
+def made_up_scales(scale):
+    """A configuration's, alike in all precisions and layouts."""
+    from benchmarks import calibrate
+
+    return dict.fromkeys(calibrate.NEUTRAL, (scale, 1.0))
+
+
 def test_calibration_of_made_up_rows(tmp_path):
     """Rows that follow a law give that law; few rows are those of both layouts; what is wrong is left out."""
     from benchmarks import calibrate
@@ -514,8 +521,7 @@ def test_a_calibration_is_renewed_for_some_families():
     from benchmarks import calibrate
 
     rows = [made_up_row(name, "fp32", "nchw", m, 2 * m) for name in ("a/one", "b/one") for m in (10.0, 100.0, 1000.0)]
-    before = [(name, dict.fromkeys(((p, n) for p in calibrate.PRECISIONS for n in calibrate.LAYOUTS), (3.0, 1.0)))
-              for name in ("a/one", "b/one", "c/one")]  # fmt: skip
+    before = [(name, made_up_scales(3.0)) for name in ("a/one", "b/one", "c/one")]
     renewed = dict(calibrate.renewed(rows, before, ("a/",)))
     assert renewed["a/one"][("fp32",), "nchw"] == pytest.approx((2, 1))
     assert {name: renewed[name] for name in ("b/one", "c/one")} == dict(before[1:])
@@ -524,17 +530,12 @@ def test_a_calibration_is_renewed_for_some_families():
 def test_a_calibration_changes_for_some_precisions_and_layouts():
     from benchmarks import calibrate
 
-    def numbers(scale):
-        return dict.fromkeys(((p, n) for p in calibrate.PRECISIONS for n in calibrate.LAYOUTS), (scale, 1.0))
-
-    before, after = (
-        [("a/one", numbers(2.0)), ("b/one", numbers(3.0))],
-        [("a/one", numbers(4.0)), ("c/one", numbers(5.0))],
-    )
+    before = [("a/one", made_up_scales(2.0)), ("b/one", made_up_scales(3.0))]
+    after = [("a/one", made_up_scales(4.0)), ("c/one", made_up_scales(5.0))]
     result = dict(calibrate.restricted(before, after, ("tf32", "bf16"), ("nhwc",)))
     changed = {(("tf32",), "nhwc"), (("fp16", "bf16"), "nhwc")}
     for name, old, new in (("a/one", 2, 4), ("b/one", 3, 1), ("c/one", 1, 5)):
-        assert result[name] == {key: (new if key in changed else old, 1) for key in numbers(1.0)}
+        assert result[name] == {key: (new if key in changed else old, 1) for key in calibrate.NEUTRAL}
 
 
 def test_a_command_calibrates_some_precisions(tmp_path):
@@ -567,7 +568,7 @@ def test_refined_scales_choose_the_fastest():
         rows += [row(f"case {n}", "b", 0.95 * size, 2 * size), row(f"case {n}", "a", size, size)]
         rows += [row(f"case {n}", "c", 9 * size, 9 * size)]
     key = ("tf32",), "nchw"
-    start = [("a", {(p, n): (1.0, 1.0) for p in calibrate.PRECISIONS for n in calibrate.LAYOUTS})]
+    start = [("a", made_up_scales(1.0))]
     refined = dict(calibrate.refined(rows, start))
     assert refined["b"][key][0] * 0.95 > refined["a"][key][0] * 1.02
     assert refined["c"][key] == (1, 1)
