@@ -28,11 +28,31 @@ void launch_row(int32_t row, const family::Launch& launch) {
   });
 }
 
+// The same with rows of y of whole sectors of memory, one after another, which may be written from registers.
+Problem with_whole_sectors(Problem p) {
+  const int64_t sector = 32 / element_size(p.dtype);
+  p.out_w -= p.out_w % sector;
+  if (p.out_w > 0) p.y_strides = dense(p.y_sizes());
+  return p;
+}
+
+// The plan's tile with other rows and columns, if a patch of them fits.
+GemmTile another_tile(const family::Config& config, const Problem& p, const family::Tables& tables, GemmTile tile) {
+  const GemmTile planned = tile;
+  tile.images = 1, tile.columns = static_cast<int32_t>(pick(0, 1) == 0 ? 32 : 8 * pick(1, 4));
+  tile.rows = static_cast<int32_t>(std::min<int64_t>(pick(1, 4), config.columns() / tile.columns));
+  const bool fits = family::fewest_stages * family::make_patch(p, tables, tile).bytes <= family::stages_room(config, p);
+  return fits ? tile : planned;
+}
+
 template <Mode mode>
 bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
   for (;;) {
-    const Problem given = random_problem(dtype, precision);
+    Problem given = random_problem(dtype, precision);
+    const bool whole_sectors = pick(0, 2) == 0;
+    if (whole_sectors) given = with_whole_sectors(given);
+    if (given.out_w == 0) continue;
     Problem p = folds(given) && pick(0, 1) == 0 ? folded(given) : given;
     Plan plan;
     std::string configuration;
@@ -49,6 +69,7 @@ bool run(DataType dtype, Precision precision) {
     const family::Config& config = family::configs[plan.configuration];
     family::make_tables(config, p, plan.tile.row_phases, plan.tile.column_phases, tables);
     if (pick(0, 2) == 0) plan.tile.channel_groups = 1;
+    if (whole_sectors) plan.tile = another_tile(config, p, tables, plan.tile);
     const family::Counts counts = family::make_counts(p, tables, plan.tile);
     plan.tile.splits = static_cast<int32_t>(pick(0, 1) == 0 ? 1 : pick(1, std::min<int64_t>(4, counts.chunks)));
     plan.workspace_bytes = family::make_workspace(config, p, counts, plan.tile).bytes;
@@ -65,12 +86,12 @@ bool run(DataType dtype, Precision precision) {
                  [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
     const GemmTile& t = plan.tile;
-    const std::string what = configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) +
-                             ", store width " + std::to_string(launch.params.store_width) + ", tile " +
-                             std::to_string(t.images) + " x " + std::to_string(t.rows) + " x " +
-                             std::to_string(t.columns) + ", phases " + std::to_string(t.row_phases) + " x " +
-                             std::to_string(t.column_phases) + ", groups " + std::to_string(t.channel_groups) +
-                             ", splits " + std::to_string(t.splits);
+    const std::string what =
+        configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
+        std::to_string(launch.params.store_width) + ", tile " + std::to_string(t.images) + " x " +
+        std::to_string(t.rows) + " x " + std::to_string(t.columns) + ", phases " + std::to_string(t.row_phases) +
+        " x " + std::to_string(t.column_phases) + ", groups " + std::to_string(t.channel_groups) + ", splits " +
+        std::to_string(t.splits) + (launch.params.from_registers ? ", from registers" : "");
     // Products of TF32 mode are of rounded operands.
     return c.check(
         what.c_str(),

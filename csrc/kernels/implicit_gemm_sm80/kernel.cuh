@@ -1,5 +1,6 @@
 #pragma once
 
+#include "../exchange.h"
 #include "../implicit_gemm/epilogue.cuh"
 #include "fill.cuh"
 
@@ -105,6 +106,77 @@ CONVT_DEVICE void write_tile(const Params& p, const Place& at, const float* sums
   }
 }
 
+// The tile's sums, the bias added, from registers to NCHW, where a thread has whole vectors of a row: two positions
+// side by side of one phase of the columns or of both of them, whose blocks of rows are `Gap` apart in the warp. Of
+// 16-bit types of one phase four threads exchange theirs, of as many blocks of columns.
+template <Mode mode, int Row, int Phases, int Gap>
+CONVT_DEVICE void write_registers(const Params& p, const Place& at, int32_t warp_m, int32_t warp_n, int32_t lane,
+                                  const float (&sums)[configs[Row].m_blocks][configs[Row].n_blocks][4]) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  constexpr int blocks = config.m_blocks, columns = config.n_blocks;
+  constexpr bool exchanges = sizeof(Scalar) == 2 && Phases == 1;
+  constexpr int together = exchanges ? 4 : 1;  // blocks of columns
+  const DeviceSet& set = p.sets[at.set];
+  int64_t of_rows[blocks][2];
+  int32_t phase_row[blocks];
+  float bias[blocks][2];
+#pragma unroll
+  for (int m = 0; m < blocks; ++m) {
+    const int32_t block = m * config.warps_m + warp_m, phase = p.phase_of_block >> 4 * block & 0xf;
+    phase_row[m] = set.row_phase + phase / Phases;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t c = 16 * (block - p.channel_blocks * phase) + lane / 4 + 8 * half,
+                    channel = at.channel_tile * 16 * p.channel_blocks + c;
+      of_rows[m][half] = -1;
+      if (channel < p.out_channels && phase / Phases < p.row_phases && phase_row[m] < p.h.stride) {
+        of_rows[m][half] = (static_cast<int64_t>(at.group) * p.out_channels + channel) * p.y_channel_stride +
+                           static_cast<int64_t>(phase_row[m]) * p.y_row_stride;
+      }
+      bias[m][half] = bias_of<mode>(p, at, c);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < columns; n += together) {
+    const int32_t position = (warp_n * columns + n) * 8;
+    auto v = static_cast<uint32_t>(position);
+    uint32_t tile_row = p.by_tile_columns.divide(v);
+    const int32_t image = at.image + static_cast<int32_t>(p.by_tile_rows.divide(tile_row));
+    const int32_t row = (at.row + static_cast<int32_t>(tile_row)) * p.h.stride;
+    const int32_t column = (at.column + static_cast<int32_t>(v) + lane % 4 * (exchanges ? 8 : 2)) * Phases;
+    const bool there = position < p.positions && image < p.batch && column < p.v.out;
+    Scalar* const to =
+        static_cast<Scalar*>(p.y) + image * p.y_batch_stride + static_cast<int64_t>(row) * p.y_row_stride + column;
+#pragma unroll
+    for (int m = 0; m < blocks; ++m) {
+      if (Phases == 2 && m / Gap % 2 != 0) continue;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const bool wanted = there && of_rows[m][half] >= 0 && row + phase_row[m] < p.h.out;
+        Scalar* const out = to + of_rows[m][half];
+        if constexpr (exchanges) {
+          uint32_t words[4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            words[i] =
+                pack(Scalar{}, sums[m][n + i][2 * half] + bias[m][half], sums[m][n + i][2 * half + 1] + bias[m][half]);
+          }
+          device::exchange<1, 2>(words, lane);
+          if (wanted) device::store_global_16(out, words[0], words[1], words[2], words[3]);
+        } else {
+          float values[2 * Phases];
+#pragma unroll
+          for (int e = 0; e < 2 * Phases; ++e) {
+            values[e] = sums[m + e % Phases * Gap][n][2 * half + e / Phases] + bias[m][half];
+          }
+          if (wanted) store<2 * Phases>(out, values);
+        }
+      }
+    }
+  }
+}
+
 // Computes those outputs of the tile again that are NaN, as all its threads have written them.
 template <Mode mode, int Row>
 CONVT_DEVICE void correct_edges(const Params& p, const Place& at) {
@@ -193,17 +265,19 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   constexpr Config config = configs[Row];
   constexpr int threads = config.threads(), blocks = config.m_blocks, columns = config.n_blocks;
   constexpr int parts = parts_of(mode);
+  // Whether all steps have all blocks of rows, there being a loop for that: in strict float32 it spilled.
+  constexpr bool asks_once = parts == 1;
   static_assert(config.rows() <= 8, "a step's mask has 8 bits");
   static_assert(fits_registers(config, mode));
-  constexpr uint32_t mask_at = 24;                      // in a step, after the offset
-  constexpr uint32_t fragments_in_a_row = 0x80000000u;  // all blocks of rows have a fragment
+  constexpr uint32_t mask_at = 24, block_at = 16;  // in a step, after the offset and after its first fragment
+  constexpr uint32_t fragment_bytes = 512 * parts;
   static_assert(shared_bytes_limit < 1 << mask_at);
 
   unsigned char* const shared = device::dynamic_shared_memory();
   auto* const flags = reinterpret_cast<uint32_t*>(shared);  // an edge of the image is in the patch; the last split;
                                                             // a sum may be NaN
   auto* const counts = flags + 4;                           // of steps, for each warp that finds them
-  auto* const steps = reinterpret_cast<uint4*>(shared + steps_at);
+  auto* const steps = reinterpret_cast<uint2*>(shared + steps_at);
   auto* const pixels = reinterpret_cast<Pixel*>(shared + p.pixels_at);
   float sums[blocks][columns][4];
 #pragma unroll
@@ -221,6 +295,7 @@ CONVT_DEVICE void compute_tile(const Params& p) {
     const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
     const Place at = place_of(p, blockIdx.x);
     const DeviceSet set = p.sets[at.set];
+    const bool all_blocks = asks_once && (p.full_sets >> at.set & 1) != 0;  // of all steps
 
     const Chunks chunks = chunks_of(p, at);
     const Inside inside = inside_of(p, at, set);
@@ -251,25 +326,29 @@ CONVT_DEVICE void compute_tile(const Params& p) {
         if (w < warp) before += static_cast<int32_t>(counts[w]);
         step_count += static_cast<int32_t>(counts[w]);
       }
-      // Its offset in the patch and which of a warp's blocks of rows it is for; the numbers of their fragments; where
-      // in the table the next step is, after the last one the first.
-      const uint32_t mask = own_step.mask & 0xff, prefix = own_step.mask >> 8;
+      // Of each warp along M and each channel group of a chunk, and the first of the next chunk's: the offset in a
+      // stage of the patch, and the warp's blocks of rows that it is for; where their fragments are, from the chunk's
+      // first: of the first block, in bytes, if all steps have all blocks; else of the step, and each block's after it.
       if (wanted) {
+        const uint32_t mask = own_step.mask & 0xff, prefix = own_step.mask >> 8;
 #pragma unroll
         for (int first = 0; first < config.warps_m; ++first) {
-          uint32_t blocks_of_warp = 0, fragments[4] = {};
+          uint32_t blocks_of_warp = 0, fragments = 0;
 #pragma unroll
           for (int m = 0; m < blocks; ++m) {
             const int block = m * config.warps_m + first;
             blocks_of_warp |= (mask >> block & 1) << m;
-            fragments[m] = prefix + static_cast<uint32_t>(__popc(mask & ((1u << block) - 1)));
+            fragments |= static_cast<uint32_t>(__popc(mask & ((1u << block) - 1))) << (block_at + 4 * m);
           }
-          const uint32_t next =
-              before + 1 == step_count ? 0 : static_cast<uint32_t>(16 * config.warps_m * (before + 1));
-          const uint32_t in_a_row = mask == (1u << config.rows()) - 1 ? fragments_in_a_row : 0;
-          steps[before * config.warps_m + first] =
-              make_uint4(own_step.offset | blocks_of_warp << mask_at | in_a_row, fragments[0] | fragments[1] << 16,
-                         fragments[2] | fragments[3] << 16, next);
+          int32_t i = before;
+#pragma unroll 1
+          for (int32_t group = 0; i < p.groups_of_chunk * step_count + steps_ahead; ++group, i += step_count) {
+            const int32_t stage_group = group < p.groups_of_chunk ? group : 0;
+            const uint32_t of_step = prefix + static_cast<uint32_t>(set.fragments * group);
+            steps[i * config.warps_m + first] = make_uint2(
+                (own_step.offset + static_cast<uint32_t>(4 * p.patch_plane * stage_group)) | blocks_of_warp << mask_at,
+                all_blocks ? (of_step + static_cast<uint32_t>(first)) * fragment_bytes : of_step | fragments);
+          }
         }
       }
     }
@@ -304,8 +383,7 @@ CONVT_DEVICE void compute_tile(const Params& p) {
 
       // Fragments of A lie in the order in which a block of threads takes them: at each step those of the blocks of
       // rows that have a tap. A warp takes its own: the warps' blocks alternate, so that each has some of every phase.
-      constexpr uint32_t fragment_bytes = 512 * parts;
-      const char* fragments =  // of the next step's channel group
+      const char* fragments =  // of the chunk
           static_cast<const char*>(p.packed) +
           (static_cast<int64_t>(set.packed) +
            static_cast<int64_t>(at.group * static_cast<int32_t>(p.by_channels.divisor) + at.channel_tile) *
@@ -313,41 +391,40 @@ CONVT_DEVICE void compute_tile(const Params& p) {
            static_cast<int64_t>(chunks.first) * p.groups_of_chunk * set.fragments) *
               fragment_bytes +
           16 * lane;
+      const auto chunk_bytes = static_cast<uint32_t>(p.groups_of_chunk * set.fragments) * fragment_bytes;
       // Fragments of the next step are on their way while one is multiplied; after the last, any are. All loads come
       // first, because a wait for one of them may be a wait for all. For the same reason they wait for the loads before
       // them: their addresses take part of what those have loaded, a zero.
       uint32_t a[blocks][parts][4] = {};
-      const auto load_a = [&](uint32_t (&to)[blocks][parts][4], const uint4& step) {
+      const auto load_a = [&](bool all, uint32_t (&to)[blocks][parts][4], const uint2& step) {
         const uint32_t loaded = a[blocks - 1][parts - 1][3] & p.zero;
-        if ((step.x & fragments_in_a_row) != 0) {
-          const char* const from = fragments + static_cast<uint64_t>((step.y & 0xffff) | loaded) * fragment_bytes;
-#pragma unroll
-          for (int m = 0; m < blocks; ++m) {
-#pragma unroll
-            for (int part = 0; part < parts; ++part) {
-              load_fragment(to[m][part], from + m * config.warps_m * fragment_bytes + 512 * part, 1);
-            }
-          }
-          return;
+        const char* first = fragments;
+        if (all) {
+          first += step.y | loaded;
+          device::forget(first);  // so that the blocks' are at constant distances from one address
         }
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
-          const uint32_t pair = m < 2 ? step.y : step.z;
-          const uint32_t fragment = (m % 2 == 0 ? pair & 0xffff : pair >> 16) | loaded;
-          const char* const from = fragments + static_cast<uint64_t>(fragment) * fragment_bytes;
+          const char* from = first + m * config.warps_m * fragment_bytes;
+          if (!all) {
+            const uint32_t fragment =
+                ((step.y & ((1u << block_at) - 1)) + (step.y >> (block_at + 4 * m) & 0xf)) | loaded;
+            from = fragments + static_cast<uint64_t>(fragment) * fragment_bytes;
+          }
 #pragma unroll
-          for (int part = 0; part < parts; ++part)
-            load_fragment(to[m][part], from + 512 * part, step.x & 1u << (mask_at + m));
+          for (int part = 0; part < parts; ++part) {
+            load_fragment(to[m][part], from + 512 * part, all ? 1 : step.x & 1u << (mask_at + m));
+          }
         }
       };
+      constexpr uint32_t step_bytes = 8 * config.warps_m;
       const device::SharedAddress table = device::shared_address(steps + warp_m);
-      const uint32_t group_bytes = static_cast<uint32_t>(set.fragments) * fragment_bytes;
-      uint4 step = device::load_shared_16(table);
-      load_a(a, step);
-      if (step.w == 0) fragments += group_bytes;
-      uint4 next = device::load_shared_16(table + step.w);
+      if (all_blocks) {
+        if constexpr (asks_once) load_a(true, a, device::load_shared_8(table));
+      } else {
+        load_a(false, a, device::load_shared_8(table));
+      }
       int32_t turn = 0;
-      device::SharedAddress stage = stages;
       const auto multiply_block = [&](int m, const uint32_t (&b)[columns][parts][2]) {
         if constexpr (mode == Mode::ieee) {
           // A tensor core truncates its sums: it adds up this step's products, the small ones first, and the sums of
@@ -369,71 +446,78 @@ CONVT_DEVICE void compute_tile(const Params& p) {
           for (int n = 0; n < columns; ++n) multiply<mode>(sums[m][n], a[m][0], b[n][0]);
         }
       };
-      for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
-        const int32_t groups = groups_of(p, chunk);
-        // Copies of the chunks after this one stay on their way.
-        if (p.stages == 2) {
-          device::cp_async_wait<0>();
-        } else if (p.stages == 3) {
-          device::cp_async_wait<1>();
-        } else {
-          device::cp_async_wait<2>();
-        }
-        stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
-        if (!copies_need_no_order<mode>(p)) finish_chunk<mode, threads>(p, filler, stage, chunk, thread_again());
-        __syncthreads();
-        // Into the stage of the chunk before this one, which all have multiplied.
-        copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
-        if (++turn == p.stages) turn = 0;
+      // The steps of a chunk. If all have all blocks of rows, there is no branch on their way.
+      const auto multiply_steps = [&](auto all, device::SharedAddress stage, int32_t count) {
+        constexpr bool All = decltype(all)::value;
+        uint2 step = device::load_shared_8(table), next = device::load_shared_8(table + step_bytes);
+        device::SharedAddress ahead = table + step_bytes * steps_ahead;
+        const auto load_b = [&](uint32_t (&to)[columns][parts][2], device::SharedAddress from) {
+#pragma unroll
+          for (int n = 0; n < columns; ++n) {
+            if constexpr (parts == 2) {
+              const uint4 v = device::load_shared_16(from + bytes[n]);
+              to[n][0][0] = v.x, to[n][0][1] = v.y, to[n][1][0] = v.z, to[n][1][1] = v.w;
+            } else {
+              const uint2 v = device::load_shared_8(from + bytes[n]);
+              to[n][0][0] = v.x, to[n][0][1] = v.y;
+            }
+          }
+        };
+        uint32_t b[columns][parts][2];
+        // Inputs of the next step likewise, where few warps share an SM and no branch parts the steps: elsewhere it was
+        // slower.
+        constexpr bool ahead_b = All && parts == 1 && config.resident == 2;
+        if constexpr (ahead_b) load_b(b, stage + (step.x & ((1u << mask_at) - 1)));
         // By two, so that fragments need not be moved from one set of registers to the other.
 #pragma unroll 2
-        for (int32_t remaining = groups * step_count; remaining > 0; --remaining) {
-          const device::SharedAddress from = stage + (step.x & ((1u << mask_at) - 1));
-          const uint32_t mask = step.x >> mask_at & 0xf;
+        for (; count > 0; --count) {
           uint32_t later[blocks][parts][4];
+          uint2 after;
           const auto advance = [&] {
-            load_a(later, next);
-            if (step.w == 0) stage += static_cast<uint32_t>(4 * p.patch_plane);
-            if (next.w == 0) fragments += group_bytes;
-            step = next;
-            next = device::load_shared_16(table + step.w);
+            load_a(All, later, next);
+            after = device::load_shared_8(ahead);
+            ahead += step_bytes;
           };
           // Beside the MMAs, which leave the other units free; but where two blocks an SM take all registers, it was
           // slower.
           constexpr bool beside = mode == Mode::ieee && blocks <= 2;
           if constexpr (!beside) advance();
-          uint32_t b[columns][parts][2];
-#pragma unroll
-          for (int n = 0; n < columns; ++n) {
-            if constexpr (parts == 2) {
-              const uint4 v = device::load_shared_16(from + bytes[n]);
-              b[n][0][0] = v.x, b[n][0][1] = v.y, b[n][1][0] = v.z, b[n][1][1] = v.w;
-            } else {
-              const uint2 v = device::load_shared_8(from + bytes[n]);
-              b[n][0][0] = v.x, b[n][0][1] = v.y;
-            }
+          uint32_t b_later[columns][parts][2];
+          if constexpr (ahead_b) {
+            load_b(b_later, stage + (next.x & ((1u << mask_at) - 1)));
+          } else {
+            load_b(b, stage + (step.x & ((1u << mask_at) - 1)));
           }
-          // Without branches the blocks' instructions may overlap: all, or as many as there are registers for.
-          constexpr int together = mode != Mode::ieee || blocks < 2 ? blocks : 2, pair = blocks < 2 ? 1 : 2;
-          constexpr uint32_t of_together = (1u << together) - 1, of_pair = (1u << pair) - 1;
+          if constexpr (All) {
+            if constexpr (beside) advance();
 #pragma unroll
-          for (int first = 0; first < blocks; first += together) {
-            if ((mask >> first & of_together) == of_together) {
+            for (int m = 0; m < blocks; ++m) multiply_block(m, b);
+          } else {
+            // Without branches the blocks' instructions may overlap: all, or as many as there are registers for.
+            constexpr int together = mode != Mode::ieee || blocks < 2 ? blocks : 2, pair = blocks < 2 ? 1 : 2;
+            const auto has_blocks = [&](int first, int count) {
+              const uint32_t wanted_blocks = ((1u << count) - 1) << (mask_at + first);
+              return (step.x & wanted_blocks) == wanted_blocks;
+            };
+#pragma unroll
+            for (int first = 0; first < blocks; first += together) {
+              if (has_blocks(first, together)) {
+                if (beside && first == 0) advance();
+#pragma unroll
+                for (int m = first; m < first + together; ++m) multiply_block(m, b);
+                continue;
+              }
               if (beside && first == 0) advance();
 #pragma unroll
-              for (int m = first; m < first + together; ++m) multiply_block(m, b);
-              continue;
-            }
-            if (beside && first == 0) advance();
+              for (int two = first; two < first + together; two += pair) {
+                if (pair < together && has_blocks(two, pair)) {
 #pragma unroll
-            for (int two = first; two < first + together; two += pair) {
-              if (pair < together && (mask >> two & of_pair) == of_pair) {
+                  for (int m = two; m < two + pair; ++m) multiply_block(m, b);
+                } else {
 #pragma unroll
-                for (int m = two; m < two + pair; ++m) multiply_block(m, b);
-              } else {
-#pragma unroll
-                for (int m = two; m < two + pair; ++m) {
-                  if (mask >> m & 1) multiply_block(m, b);
+                  for (int m = two; m < two + pair; ++m) {
+                    if ((step.x >> (mask_at + m) & 1) != 0) multiply_block(m, b);
+                  }
                 }
               }
             }
@@ -446,7 +530,37 @@ CONVT_DEVICE void compute_tile(const Params& p) {
               for (int e = 0; e < 4; ++e) a[m][part][e] = later[m][part][e];
             }
           }
+          if constexpr (ahead_b) {
+#pragma unroll
+            for (int n = 0; n < columns; ++n) b[n][0][0] = b_later[n][0][0], b[n][0][1] = b_later[n][0][1];
+          }
+          step = next, next = after;
         }
+      };
+#pragma unroll 1
+      for (int32_t chunk = chunks.first; chunk < chunks.last; ++chunk) {
+        const int32_t groups = groups_of(p, chunk);
+        // Copies of the chunks after this one stay on their way.
+        if (p.stages == 2) {
+          device::cp_async_wait<0>();
+        } else if (p.stages == 3) {
+          device::cp_async_wait<1>();
+        } else {
+          device::cp_async_wait<2>();
+        }
+        const device::SharedAddress stage = stages + static_cast<uint32_t>(turn * p.stage_bytes);
+        if (!copies_need_no_order<mode>(p)) finish_chunk<mode, threads>(p, filler, stage, chunk, thread_again());
+        __syncthreads();
+        // Into the stage of the chunk before this one, which all have multiplied.
+        copy(chunk + p.stages - 1, turn == 0 ? p.stages - 1 : turn - 1);
+        if (++turn == p.stages) turn = 0;
+        const int32_t count = groups * step_count;
+        if (all_blocks) {
+          if constexpr (asks_once) multiply_steps(std::true_type{}, stage, count);
+        } else {
+          multiply_steps(std::false_type{}, stage, count);
+        }
+        fragments += chunk_bytes;
       }
       __syncthreads();
     } else {
@@ -500,8 +614,6 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   const int32_t warp_m = warp / config.warps_n, warp_n = warp % config.warps_n;
   const Place at = place_again(p);
 
-  // All sums to shared memory, where the patches were. They get their bias on the way.
-  auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
   const bool edge = flags[0] != 0 || mode == Mode::ieee;
   bool not_a_number = false;  // a sum is not finite
   if (edge) {
@@ -517,6 +629,26 @@ CONVT_DEVICE void compute_tile(const Params& p) {
     const float all = zero[0] + zero[1] + zero[2] + zero[3];
     not_a_number = all != all;
   }
+  if (not_a_number) flags[2] = 1;
+  if (p.from_registers) {
+    const auto write = [&]<int Phases, int Gap>() {
+      write_registers<mode, Row, Phases, Gap>(p, at, warp_m, warp_n, lane, sums);
+    };
+    if (p.column_phases == 1) {
+      write.template operator()<1, 1>();
+    } else if (p.channel_blocks == config.warps_m) {
+      if constexpr (blocks >= 2) write.template operator()<2, 1>();
+    } else {
+      if constexpr (blocks >= 4) write.template operator()<2, 2>();
+    }
+    if (!edge) return;
+    __syncthreads();
+    if (flags[2] != 0) correct_edges<mode, Row>(p, at);
+    return;
+  }
+
+  // All sums to shared memory, where the patches were. They get their bias on the way.
+  auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
   const int32_t first_column = warp_n * columns * 8 + lane % 4 * 2;
 #pragma unroll
   for (int m = 0; m < blocks; ++m) {
@@ -553,7 +685,6 @@ CONVT_DEVICE void compute_tile(const Params& p) {
       tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] = bias_of<mode>(p, at, i / 8);
     }
   }
-  if (not_a_number) flags[2] = 1;
   __syncthreads();
 
   write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);

@@ -11,7 +11,9 @@ struct Params : CommonParams {
   int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
   int32_t stages;                             // of the patch
   uint32_t zero;                              // which no compiler knows
+  uint32_t full_sets;                         // a bit for each set whose steps have all blocks of rows
   int32_t skew;                               // words between the sums of two phases, beyond their rows
+  bool from_registers;                        // a thread has whole vectors of y
   uint32_t phase_of_block;                    // of a tile's blocks of rows, four bits for each
   Divisor by_tile_columns, by_tile_rows;
   Divisor by_row_phases, by_vectors;  // when a tile is written
@@ -53,6 +55,24 @@ inline void leave_out_taps(const Problem& p, const Counts& n, const GemmTile& ti
   }
 }
 
+// Whether threads write what they have of a tile from registers: where it is whole vectors of NCHW, and what a row of
+// four threads writes is whole sectors of memory.
+inline bool writes_registers(const Config& c, const Problem& p, const Tables& t, const GemmTile& tile, const void* y) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto sector = static_cast<int32_t>(32 / bytes);
+  if (channels_innermost(p) || tile.column_phases != p.stride_w || tile.column_phases > 2) return false;
+  // Blocks of columns, of which four are written together in 16-bit types of one phase, are of one row.
+  if (tile.columns % (bytes == 2 && tile.column_phases == 1 ? 32 : 8) != 0) return false;
+  if (access_width(y, bytes, p.y_sizes(), p.y_strides, 3, p.out_w, sector) != sector) return false;
+  // Both phases of the columns are in one warp.
+  const int32_t gap = t.channel_blocks / c.warps_m;
+  if (tile.column_phases == 2 && (t.channel_blocks % c.warps_m != 0 || c.m_blocks % (2 * gap) != 0)) return false;
+  const auto reached = [](const int8_t* ranks, int64_t phases) {
+    return std::all_of(ranks, ranks + phases, [](int8_t rank) { return rank >= 0; });
+  };
+  return reached(t.row_rank, p.stride_h) && reached(t.column_rank, p.stride_w);
+}
+
 // `p`: as planned.
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
@@ -69,6 +89,15 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   leave_out_taps(p, n, tile, launch.pack);
   // Beside the mask, where the step's fragments of A begin.
   for (int32_t s = 0; s < t.steps; ++s) q.steps[s].mask |= t.step[s].prefix << 8;
+  static_assert(most_sets <= 32);
+  q.full_sets = 0;
+  for (int32_t i = 0; i < t.sets; ++i) {
+    const Step* const steps = t.step + t.set[i].first_step;
+    const bool full =
+        std::all_of(steps, steps + t.set[i].steps, [&](const Step& s) { return s.mask == (1u << config.rows()) - 1; });
+    q.full_sets |= static_cast<uint32_t>(full) << i;
+  }
+  q.from_registers = writes_registers(config, p, t, tile, o.result);
   q.positions = tile.images * tile.rows * tile.columns;
   q.patch_plane = pixel_bytes(mode_of(p)) * patch.pitch;
   q.pixels_at = narrow(shared.pixels), q.stages_at = narrow(shared.stages), q.stage_bytes = narrow(patch.bytes);

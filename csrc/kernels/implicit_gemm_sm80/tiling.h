@@ -25,7 +25,7 @@ inline Refusal make_tables(const Config& config, const Problem& p, int32_t row_p
 
 // The part of the input that is in shared memory at a time, in pixels of one channel.
 struct Patch {
-  int32_t rows, columns, pixels, quads, pitch;
+  int32_t rows, columns, pixels, quads, pitch, channel_groups;
   int64_t bytes;  // of a stage
 };
 
@@ -43,13 +43,15 @@ inline Patch make_patch(const Problem& p, const Tables& t, const GemmTile& tile)
   // The words of four lanes of a pixel, and of their neighbours that are read with them, lie in different banks.
   const int32_t bytes = pixel_bytes(mode_of(p));
   patch.pitch = (ceil_div(bytes * quad * patch.quads - 32, 128) * 128 + 32) / bytes;
+  patch.channel_groups = tile.channel_groups;
   patch.bytes = int64_t{4} * bytes * patch.pitch * tile.channel_groups;
   return patch;
 }
 
-inline constexpr int32_t steps_at = 48;  // after flags and counts
+inline constexpr int32_t steps_at = 48;    // after flags and counts
+inline constexpr int32_t steps_ahead = 2;  // that a warp reads, of the next chunk's at last
 
-// Shared memory, in bytes from its start: flags, the steps, where the patch's pixels are, then stages of the
+// Shared memory, in bytes from its start: flags, the steps of a chunk, where the patch's pixels are, then stages of the
 // patch, and in their place, at the end, the sums.
 struct SharedLayout {
   int64_t pixels, stages, bytes;
@@ -77,7 +79,7 @@ inline SharedLayout shared_layout(const Config& config, const Problem& p, const 
   for (int32_t i = 0; i < t.sets; ++i) steps = std::max(steps, t.set[i].steps);
   const auto aligned = [](int64_t bytes) { return ceil_div<int64_t>(bytes, 128) * 128; };
   SharedLayout s{};
-  s.pixels = aligned(steps_at + int64_t{16} * steps * config.warps_m);
+  s.pixels = aligned(steps_at + int64_t{8} * config.warps_m * (steps * patch.channel_groups + steps_ahead));
   s.stages = aligned(s.pixels + int64_t{8} * quad * patch.quads);
   const int64_t sums = sums_bytes(config, channels_innermost(p));
   s.patch_stages =
