@@ -58,6 +58,11 @@ REASONS = (
 )
 
 
+def runs_hopper_code():
+    """Whether the GPU and the build have what Hopper's own families need."""
+    return torch.cuda.get_device_capability() == (9, 0) and any("9.0a" in arch for arch in convt.build_info()["archs"])
+
+
 def takes(configuration, mode):
     """float32 without TF32 promotes its sums: the largest tiles have no registers for them, and others are its own."""
     family, tile = configuration.partition("+")[0].split("/")
@@ -487,7 +492,10 @@ def check(p, configuration, x, w, b, assert_right):
     candidate = candidate_of(configuration, p, x, w, b)
     if not candidate.fits:
         # A patch of many small images; x is not such a source; strides that only folded columns have.
-        assert "+" in configuration or candidate.refusal in (*REASONS, "takes strides of at most 32")
+        known = [*REASONS, "takes strides of at most 32"]
+        if not runs_hopper_code():
+            known += ["needs sm_90", "was not built: the list of architectures had no 9.0a"]
+        assert "+" in configuration or candidate.refusal in known
         return False
     poison_allocator(p.y_shape, dtype=dtype)
     result = forced(configuration, x, w, b, p)
