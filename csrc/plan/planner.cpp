@@ -85,11 +85,11 @@ std::vector<Candidate> all_candidates(const Problem& p, const DeviceInfo& device
     }
   }
   const bool result_exceeds_l2 = checked_mul(p.result_elements(), element_size(p.dtype)) > device.l2_bytes;
-  const int64_t w_bytes = checked_mul(p.w_elements(), element_size(p.dtype));
+  const int64_t w_bytes = checked_mul(p.w_elements(), element_size(p.dtype)), compulsory_bytes = p.compulsory_bytes();
   for (Candidate& c : candidates) {
     if (!c.fits()) continue;
     c.plan.result_exceeds_l2 = result_exceeds_l2;
-    const int64_t passes = checked_add(p.compulsory_bytes(), c.plan.workspace_bytes);
+    const int64_t passes = checked_add(compulsory_bytes, c.plan.workspace_bytes);
     c.plan.weights_stay_in_l2 = passes > device.l2_bytes && w_bytes <= device.l2_bytes / 16;
     c.modelled_seconds = c.estimated_seconds;
     c.estimated_seconds = calibrated(calibration_of(full_name(c), p), c.modelled_seconds);

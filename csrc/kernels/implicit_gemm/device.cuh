@@ -240,12 +240,11 @@ CONVT_DEVICE void load_weight_vectors(const PackParams& p, const Bits* from, int
 
 // Weights to fragments of A, and zeros to the counters. A block reads a tile of weights, some rows of a fragment by 32
 // words of channels by some taps, in the order of memory, and keeps it in shared memory as [word][row][tap], or
-// [word][tap][row]. Then a
-// warp writes 512 bytes of a fragment's part at a time, 16 a lane: of a fragment of several rows of y, each tap to the
-// rows that read the step's inputs by it, and zeros for rows that have no such tap. `Layout` says how many rows a
-// fragment has, of how many words each of its parts is, how many words of channels a row has, how many warps make it,
-// which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so that lanes find
-// theirs in different banks.
+// [word][tap][row]. Then a warp writes 512 bytes of a fragment's part at a time, 16 a lane: of a fragment of several
+// rows of y, each tap to the rows that read the step's inputs by it, and zeros for rows that have no such tap. `Layout`
+// says how many rows a fragment has, of how many words each of its parts is, how many words of channels a row has, how
+// many warps make it, which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so
+// that lanes find theirs in different banks.
 template <Mode mode, class Layout>
 __global__ void __launch_bounds__(pack_threads, fewest_resident_pack_blocks)
     pack_kernel(const __grid_constant__ PackParams p) {
@@ -389,11 +388,14 @@ void choose_pack_tile(PackParams& p, int64_t fewest_blocks = fewest_pack_blocks)
     return (!taps_innermost && t.taps > 1) || (t.warps > 1 && takes_vectors(t.rows / 2));
   };
   const auto too_large = [&] { return lay_out() > most_pack_bytes || waits_again(); };
-  while (!taps_innermost && too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
+  const auto halve_taps = [&] {
+    while (too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
+  };
+  if (!taps_innermost) halve_taps();
   while (too_large() && t.warps > 1) t.warps /= 2;
-  while (too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
+  halve_taps();
   t.by_line = Divisor(taps_innermost ? t.taps : t.rows), t.line_gap = taps_innermost ? t.row - t.taps : 0;
-  t.line_skip = taps_innermost || t.taps == 1 ? 0 : static_cast<int32_t>(p.strides[3]) - t.rows;
+  t.line_skip = taps_innermost ? 0 : static_cast<int32_t>(p.strides[3]) - t.rows;
   const int64_t tiles_of_fragment = warps / t.warps, row_tiles = p.by_fragment_rows.divisor * tiles_of_fragment;
   const int64_t tap_tiles = ceil_div<int64_t>(taps, t.taps);
   t.by_taps = Divisor(t.taps), t.by_warps = Divisor(t.warps), t.by_tiles_of_fragment = Divisor(tiles_of_fragment);

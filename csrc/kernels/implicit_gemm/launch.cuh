@@ -1,4 +1,4 @@
-// The launch that packs the weights of the implicit-GEMM families; the kernel begins before it is done.
+// The launch that packs the weights of the implicit-GEMM families.
 #pragma once
 
 #include <cuda_runtime_api.h>

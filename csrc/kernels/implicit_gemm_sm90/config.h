@@ -196,8 +196,9 @@ constexpr std::optional<Variant> variant_for(const Config& c, Mode m, const Need
     return has_variant(c, m, Variant::balanced) ? std::optional(Variant::balanced) : std::nullopt;
   }
   if (n.x_boxes && !n.special && (n.y_pixels ? !n.x_rows : n.y_in_order)) {
-    if (n.y_unaligned && has_variant(c, m, Variant::unaligned_rows) && !n.in_place) return Variant::unaligned_rows;
-    const Variant v = !n.y_pixels ? Variant::rows : n.y_boxes ? Variant::boxes : Variant::channels;
+    const Variant rows =
+        n.y_unaligned && has_variant(c, m, Variant::unaligned_rows) ? Variant::unaligned_rows : Variant::rows;
+    const Variant v = !n.y_pixels ? rows : n.y_boxes ? Variant::boxes : Variant::channels;
     if (has_variant(c, m, v) && (!n.in_place || takes_in_place(m, v))) return v;
   }
   if (n.x_boxes && has_variant(c, m, Variant::general)) return Variant::general;

@@ -543,8 +543,8 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
             write_lines(std::integral_constant<int, blocks>{}, twos);
           }
         };
-        if (sizeof(Scalar) == 2 && p.store_width > 1) {
-          write_phases(std::bool_constant<sizeof(Scalar) == 2>{});
+        if (p.store_width > 1) {
+          write_phases(std::true_type{});
         } else {
           write_phases(std::false_type{});
         }

@@ -1,6 +1,6 @@
-// Rows innermost in y that begin anywhere: a warp's sums, converted, lie in shared memory at the same distance from a
-// multiple of 16 bytes as in y, so that they leave 16 bytes at once. What is less than that, at both ends of a tile's
-// part of a row, leaves by itself.
+// Rows of 16-bit types, innermost in y, that begin anywhere: a warp's sums, converted, lie in shared memory at the same
+// distance from a multiple of 16 bytes as in y, so that they leave 16 bytes at once. What is less than that, at both
+// ends of a tile's part of a row, leaves by itself.
 #pragma once
 
 #include "epilogue.cuh"
@@ -14,7 +14,8 @@ struct UnalignedRows {
   using Scalar = typename Traits<mode>::Scalar;
   static constexpr Config config = configs[Row];
   static_assert(Phases == 1 || Phases == config.m_blocks);
-  static constexpr int32_t bytes = sizeof(Scalar), vector = unit_bytes / bytes;
+  static constexpr int32_t bytes = 2, vector = unit_bytes / bytes;
+  static_assert(sizeof(Scalar) == bytes);
   static constexpr int32_t blocks = config.m_blocks / Phases;  // of channels
   // Of a channel of a block, all that a warp has for its sums.
   static constexpr int32_t pitch = config.m_blocks * slab_pitch_of(config) * 4;
@@ -23,10 +24,8 @@ struct UnalignedRows {
   static constexpr int32_t most_positions = (pitch - unit_bytes) / (Phases * bytes) / 8 * 8;
   static constexpr int32_t parts = (config.width + most_positions - 1) / most_positions;
   static constexpr int32_t positions = (config.width / 8 + parts - 1) / parts * 8, outputs = positions * Phases;
-  // Words of two elements of 16 bits, or one of 32, or one element.
-  using Unit = std::conditional_t<Twos || bytes == 4, uint32_t, uint16_t>;
-  static constexpr int32_t of_unit = static_cast<int32_t>(sizeof(Unit)) / bytes;
-  static_assert(!Twos || bytes == 2);
+  using Unit = std::conditional_t<Twos, uint32_t, uint16_t>;
+  static constexpr int32_t of_unit = Twos ? 2 : 1;  // elements
 
   // A channel's row of a part.
   struct Line {
@@ -119,15 +118,11 @@ struct UnalignedRows {
 
  private:
   CONVT_DEVICE static void put(Unit* to, float a, float b) {
-    if constexpr (bytes == 4) {
-      to[0] = __float_as_uint(a), to[1] = __float_as_uint(b);
+    const uint32_t both = pack(Scalar{}, a, b);
+    if constexpr (Twos) {
+      to[0] = both;
     } else {
-      const uint32_t both = pack(Scalar{}, a, b);
-      if constexpr (Twos) {
-        to[0] = both;
-      } else {
-        to[0] = static_cast<uint16_t>(both), to[1] = static_cast<uint16_t>(both >> 16);
-      }
+      to[0] = static_cast<uint16_t>(both), to[1] = static_cast<uint16_t>(both >> 16);
     }
   }
 };
