@@ -47,6 +47,7 @@ bool run(DataType dtype, Precision precision) {
     const bool deep = pick(0, 1) == 0;
     if (pick(0, 11) == 0) random = without_taps(random);
     if (deep) random = with_many_channels(random);
+    if (rows_anywhere && pick(0, 2) == 0) random = with_one_output_channel(random);
     const Case<Scalar> c(random);
     Problem p = c.p;
     p.x_aligned = reinterpret_cast<uintptr_t>(c.x.data) % 16 == 0;

@@ -106,6 +106,15 @@ inline Problem with_many_channels(Problem p) {
   return p;
 }
 
+// The same with one output channel, whose stride, which nothing is at a multiple of, may be that of channels_last.
+inline Problem with_one_output_channel(Problem p) {
+  p.groups = p.out_channels = 1;
+  p.x_strides = p.x_strides[1] == 1 ? channels_last(p.x_sizes()) : dense(p.x_sizes());
+  p.w_strides = dense(p.w_sizes());
+  p.y_strides = pick(0, 1) == 0 ? dense(p.y_sizes()) : channels_last(p.y_sizes());
+  return p;
+}
+
 // The same with a single row of outputs, which no tap reaches, and more channels than a block of 64 has.
 inline Problem without_taps(Problem p) {
   p.groups = 1, p.in_h = p.kernel_h = p.out_h = p.padding_h = 1, p.stride_h = 3, p.out_channels = pick(60, 140);

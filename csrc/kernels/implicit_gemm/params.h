@@ -217,8 +217,9 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.packed = memory + workspace.packed;
   q.x_batch_stride = p.x_strides[0];
   // Copies of nothing want aligned addresses, too.
-  q.x_channel_stride = p.in_channels > 1 ? p.x_strides[1] : 0;
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
+  q.x_channel_stride = used_stride(p.in_channels, p.x_strides[1]);
+  // Nor does a stride that only channels have that do not exist decide where vectors of theirs would begin.
+  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = used_stride(p.out_channels, p.y_strides[1]);
   q.bias_stride = p.bias_stride;
   std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
   q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0;
