@@ -17,6 +17,8 @@ namespace {
 namespace family = implicit_gemm_sm80;
 using implicit_gemm::Mode;
 
+int whole_steps = 0, one_phase = 0, two_phases = 0;  // problems; the last ones' tiles leave from registers
+
 template <Mode mode>
 void launch_row(int32_t row, const family::Launch& launch) {
   visit_row<family::config_count>(row, [&]<int Row>() {
@@ -50,7 +52,7 @@ bool run(DataType dtype, Precision precision) {
   using Scalar = typename implicit_gemm::Traits<mode>::Scalar;
   for (;;) {
     Problem given = random_problem(dtype, precision);
-    const bool whole_sectors = pick(0, 2) == 0;
+    const bool whole_sectors = pick(0, 1) == 0;
     if (whole_sectors) given = with_whole_sectors(given);
     if (given.out_w == 0) continue;
     Problem p = folds(given) && pick(0, 1) == 0 ? folded(given) : given;
@@ -85,6 +87,8 @@ bool run(DataType dtype, Precision precision) {
                  static_cast<size_t>(launch.pack.tile.shared_bytes),
                  [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
+    whole_steps += launch.params.full_sets != 0;
+    if (launch.params.from_registers) ++(launch.params.column_phases == 1 ? one_phase : two_phases);
     const GemmTile& t = plan.tile;
     const std::string what =
         configuration + ", fill " + std::to_string(static_cast<int>(launch.params.fill)) + ", store width " +
@@ -104,10 +108,13 @@ bool run(DataType dtype, Precision precision) {
 
 int main(int argc, char** argv) {
   using convt::DataType, convt::Precision, convt::Mode;
-  return convt::run_problems(argc, argv, [](int number) {
+  const int status = convt::run_problems(argc, argv, [](int number) {
     return number % 4 == 0   ? convt::run<Mode::tf32>(DataType::float32, Precision::tf32)
            : number % 4 == 1 ? convt::run<Mode::ieee>(DataType::float32, Precision::ieee)
            : number % 4 == 2 ? convt::run<Mode::float16>(DataType::float16, Precision::ieee)
                              : convt::run<Mode::bfloat16>(DataType::bfloat16, Precision::ieee);
   });
+  std::printf("steps of all blocks: %d, from registers, of one phase: %d, of two: %d\n", convt::whole_steps,
+              convt::one_phase, convt::two_phases);
+  return status;
 }
