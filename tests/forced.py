@@ -34,6 +34,11 @@ def precise(precision):
     return dtype_of(precision)
 
 
+def runs_hopper_code():
+    """Whether the GPU and the build have what Hopper's own families need."""
+    return torch.cuda.get_device_capability() == (9, 0) and any("9.0a" in arch for arch in convt.build_info()["archs"])
+
+
 def explained(p, dtype, memory=torch.contiguous_format, w_memory=None, device="h200"):
     """The planner's explanation of a problem.
 

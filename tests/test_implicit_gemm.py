@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import simt_program
 import torch
-from forced import check_every_stream, dtype_of, explained, forced
+from forced import check_every_stream, dtype_of, explained, forced, runs_hopper_code
 from reference import (
     MEMORY,
     Problem,
@@ -56,11 +56,6 @@ REASONS = (
     "is compiled for x that the copy engine brings",
     "is not in the code for sm_90a",
 )
-
-
-def runs_hopper_code():
-    """Whether the GPU and the build have what Hopper's own families need."""
-    return torch.cuda.get_device_capability() == (9, 0) and any("9.0a" in arch for arch in convt.build_info()["archs"])
 
 
 def takes(configuration, mode):
