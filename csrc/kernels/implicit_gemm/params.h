@@ -215,17 +215,17 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   q.counters = reinterpret_cast<uint32_t*>(memory);
   q.partials = reinterpret_cast<float*>(memory + workspace.partials);
   q.packed = memory + workspace.packed;
-  q.x_batch_stride = p.x_strides[0];
-  // Copies of nothing want aligned addresses, too.
+  q.x_batch_stride = p.x_strides[0], q.y_batch_stride = p.y_strides[0];
+  // The stride of a single channel, row or column may be any number, even one beyond 32 bits: it counts as 0. Then
+  // addresses of channels that do not exist, which kernels compute like others, are aligned like others, too.
   q.x_channel_stride = used_stride(p.in_channels, p.x_strides[1]);
-  // Nor does a stride that only channels have that do not exist decide where vectors of theirs would begin.
-  q.y_batch_stride = p.y_strides[0], q.y_channel_stride = used_stride(p.out_channels, p.y_strides[1]);
+  q.x_row_stride = narrow(used_stride(p.in_h, p.x_strides[2]));
+  q.x_column_stride = narrow(used_stride(p.in_w, p.x_strides[3]));
+  q.y_channel_stride = used_stride(p.out_channels, p.y_strides[1]);
+  q.y_row_stride = narrow(used_stride(p.out_h, p.y_strides[2]));
+  q.y_column_stride = narrow(used_stride(p.out_w, p.y_strides[3]));
   q.bias_stride = p.bias_stride;
   std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
-  q.x_row_stride = p.in_h > 1 ? narrow(p.x_strides[2]) : 0;
-  q.x_column_stride = p.in_w > 1 ? narrow(p.x_strides[3]) : 0;
-  q.y_row_stride = p.out_h > 1 ? narrow(p.y_strides[2]) : 0;
-  q.y_column_stride = p.out_w > 1 ? narrow(p.y_strides[3]) : 0;
   q.batch = narrow(p.batch);
   q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
   q.tile_images = tile.images, q.tile_rows = tile.rows, q.tile_columns = tile.columns;

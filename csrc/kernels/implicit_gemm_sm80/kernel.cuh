@@ -211,6 +211,55 @@ CONVT_DEVICE void write_tile_at_width(const Params& p, const Place& at, const fl
   write_tile<mode, Row, Width>(p, at, sums);
 }
 
+// The tile's sums to y through `tile` in shared memory. They get their bias on the way.
+template <Mode mode, int Row>
+CONVT_DEVICE void write_shared(const Params& p, const Place& at, int32_t warp_m, int32_t warp_n, int32_t thread,
+                               float* tile, float (&sums)[configs[Row].m_blocks][configs[Row].n_blocks][4]) {
+  using Scalar = typename Traits<mode>::Scalar;
+  constexpr Config config = configs[Row];
+  constexpr int blocks = config.m_blocks, columns = config.n_blocks;
+  const int32_t lane = thread % 32;
+  const int32_t first_column = warp_n * columns * 8 + lane % 4 * 2;
+#pragma unroll
+  for (int m = 0; m < blocks; ++m) {
+    const int32_t block = m * config.warps_m + warp_m, phase = p.phase_of_block >> 4 * block & 0xf;
+    const int32_t row = 16 * block + lane / 4, channel = row - 16 * p.channel_blocks * phase;
+    const float bias[2] = {bias_of<mode>(p, at, channel), bias_of<mode>(p, at, channel + 8)};
+#pragma unroll
+    for (int n = 0; n < columns; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sums[m][n][e] += bias[e / 2];
+    }
+    float* to = tile + first_column + row * sums_pitch(config, false) + phase * p.skew;
+    if (p.channels_innermost) {
+      to = tile + first_column * sums_pitch(config, true) + row;
+#pragma unroll
+      for (int n = 0; n < columns; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) to[(8 * n + e % 2) * sums_pitch(config, true) + e / 2 * 8] = sums[m][n][e];
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < columns; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; e += 2) {
+          *reinterpret_cast<float2*>(to + 8 * n + e / 2 * 8 * sums_pitch(config, false)) =
+              make_float2(sums[m][n][e], sums[m][n][e + 1]);
+        }
+      }
+    }
+  }
+  if (!p.channels_innermost) {
+    // Beyond the positions, for outputs that no tap reaches.
+    for (int32_t i = thread; i < 16 * p.channel_blocks * 8; i += config.threads()) {
+      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] = bias_of<mode>(p, at, i / 8);
+    }
+  }
+  __syncthreads();
+
+  write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);
+}
+
 // Whether some position of the tile reads a pixel of the image, when it reads `offset` pixels of the patch from its
 // own.
 CONVT_DEVICE bool reads_image(const Params& p, const Inside& inside, uint32_t offset) {
@@ -265,8 +314,7 @@ CONVT_DEVICE void compute_tile(const Params& p) {
   constexpr Config config = configs[Row];
   constexpr int threads = config.threads(), blocks = config.m_blocks, columns = config.n_blocks;
   constexpr int parts = parts_of(mode);
-  // Whether all steps have all blocks of rows, there being a loop for that: in strict float32 it spilled.
-  constexpr bool asks_once = parts == 1;
+  constexpr bool asks_once = has_full_loop(mode);  // whether all steps have all blocks of rows
   static_assert(config.rows() <= 8, "a step's mask has 8 bits");
   static_assert(fits_registers(config, mode));
   constexpr uint32_t mask_at = 24, block_at = 16;  // in a step, after the offset and after its first fragment
@@ -405,12 +453,9 @@ CONVT_DEVICE void compute_tile(const Params& p) {
         }
 #pragma unroll
         for (int m = 0; m < blocks; ++m) {
-          const char* from = first + m * config.warps_m * fragment_bytes;
-          if (!all) {
-            const uint32_t fragment =
-                ((step.y & ((1u << block_at) - 1)) + (step.y >> (block_at + 4 * m) & 0xf)) | loaded;
-            from = fragments + static_cast<uint64_t>(fragment) * fragment_bytes;
-          }
+          auto fragment = static_cast<uint32_t>(m * config.warps_m);  // after the first
+          if (!all) fragment = ((step.y & ((1u << block_at) - 1)) + (step.y >> (block_at + 4 * m) & 0xf)) | loaded;
+          const char* const from = first + static_cast<uint64_t>(fragment) * fragment_bytes;
 #pragma unroll
           for (int part = 0; part < parts; ++part) {
             load_fragment(to[m][part], from + 512 * part, all ? 1 : step.x & 1u << (mask_at + m));
@@ -449,9 +494,11 @@ CONVT_DEVICE void compute_tile(const Params& p) {
       // The steps of a chunk. If all have all blocks of rows, there is no branch on their way.
       const auto multiply_steps = [&](auto all, device::SharedAddress stage, int32_t count) {
         constexpr bool All = decltype(all)::value;
+        static_assert(!All || asks_once);
         uint2 step = device::load_shared_8(table), next = device::load_shared_8(table + step_bytes);
         device::SharedAddress ahead = table + step_bytes * steps_ahead;
-        const auto load_b = [&](uint32_t (&to)[columns][parts][2], device::SharedAddress from) {
+        const auto load_b = [&](uint32_t (&to)[columns][parts][2], const uint2& of_step) {
+          const device::SharedAddress from = stage + (of_step.x & ((1u << mask_at) - 1));
 #pragma unroll
           for (int n = 0; n < columns; ++n) {
             if constexpr (parts == 2) {
@@ -466,8 +513,8 @@ CONVT_DEVICE void compute_tile(const Params& p) {
         uint32_t b[columns][parts][2];
         // Inputs of the next step likewise, where few warps share an SM and no branch parts the steps: elsewhere it was
         // slower.
-        constexpr bool ahead_b = All && parts == 1 && config.resident == 2;
-        if constexpr (ahead_b) load_b(b, stage + (step.x & ((1u << mask_at) - 1)));
+        constexpr bool ahead_b = All && config.resident == 2;
+        if constexpr (ahead_b) load_b(b, step);
         // By two, so that fragments need not be moved from one set of registers to the other.
 #pragma unroll 2
         for (; count > 0; --count) {
@@ -484,12 +531,11 @@ CONVT_DEVICE void compute_tile(const Params& p) {
           if constexpr (!beside) advance();
           uint32_t b_later[columns][parts][2];
           if constexpr (ahead_b) {
-            load_b(b_later, stage + (next.x & ((1u << mask_at) - 1)));
+            load_b(b_later, next);
           } else {
-            load_b(b, stage + (step.x & ((1u << mask_at) - 1)));
+            load_b(b, step);
           }
           if constexpr (All) {
-            if constexpr (beside) advance();
 #pragma unroll
             for (int m = 0; m < blocks; ++m) multiply_block(m, b);
           } else {
@@ -641,57 +687,13 @@ CONVT_DEVICE void compute_tile(const Params& p) {
     } else {
       if constexpr (blocks >= 4) write.template operator()<2, 2>();
     }
-    if (!edge) return;
-    __syncthreads();
-    if (flags[2] != 0) correct_edges<mode, Row>(p, at);
-    return;
+  } else {
+    // Where the patches were.
+    write_shared<mode, Row>(p, at, warp_m, warp_n, thread, reinterpret_cast<float*>(shared + p.stages_at), sums);
   }
-
-  // All sums to shared memory, where the patches were. They get their bias on the way.
-  auto* const tile = reinterpret_cast<float*>(shared + p.stages_at);
-  const int32_t first_column = warp_n * columns * 8 + lane % 4 * 2;
-#pragma unroll
-  for (int m = 0; m < blocks; ++m) {
-    const int32_t block = m * config.warps_m + warp_m, phase = p.phase_of_block >> 4 * block & 0xf;
-    const int32_t row = 16 * block + lane / 4, channel = row - 16 * p.channel_blocks * phase;
-    const float bias[2] = {bias_of<mode>(p, at, channel), bias_of<mode>(p, at, channel + 8)};
-#pragma unroll
-    for (int n = 0; n < columns; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) sums[m][n][e] += bias[e / 2];
-    }
-    float* to = tile + first_column + row * sums_pitch(config, false) + phase * p.skew;
-    if (p.channels_innermost) {
-      to = tile + first_column * sums_pitch(config, true) + row;
-#pragma unroll
-      for (int n = 0; n < columns; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) to[(8 * n + e % 2) * sums_pitch(config, true) + e / 2 * 8] = sums[m][n][e];
-      }
-    } else {
-#pragma unroll
-      for (int n = 0; n < columns; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; e += 2) {
-          *reinterpret_cast<float2*>(to + 8 * n + e / 2 * 8 * sums_pitch(config, false)) =
-              make_float2(sums[m][n][e], sums[m][n][e + 1]);
-        }
-      }
-    }
-  }
-  if (!p.channels_innermost) {
-    // Beyond the positions, for outputs that no tap reaches.
-    for (int32_t i = thread; i < 16 * p.channel_blocks * 8; i += threads) {
-      tile[i / 8 * sums_pitch(config, false) + config.columns() + i % 8] = bias_of<mode>(p, at, i / 8);
-    }
-  }
+  if (!edge) return;
   __syncthreads();
-
-  write_tile_at_width<mode, Row, static_cast<int>(16 / sizeof(Scalar))>(p, at, tile);
-  if (flags[2] != 0) {
-    __syncthreads();
-    correct_edges<mode, Row>(p, at);
-  }
+  if (flags[2] != 0) correct_edges<mode, Row>(p, at);
 }
 
 template <Mode mode, int Row>

@@ -5,13 +5,16 @@
 
 namespace convt::implicit_gemm_sm80 {
 
+// Whether there is a loop for sets whose steps have all blocks of rows: in strict float32 it spilled.
+constexpr bool has_full_loop(Mode m) { return parts_of(m) == 1; }
+
 struct Params : CommonParams {
   int32_t positions;                          // of a tile
   int32_t patch_plane;                        // bytes of a lane's words of all pixels
   int32_t pixels_at, stages_at, stage_bytes;  // in shared memory
   int32_t stages;                             // of the patch
   uint32_t zero;                              // which no compiler knows
-  uint32_t full_sets;                         // a bit for each set whose steps have all blocks of rows
+  uint32_t full_sets;                         // a bit for each set that the loop without branches is for
   int32_t skew;                               // words between the sums of two phases, beyond their rows
   bool from_registers;                        // a thread has whole vectors of y
   uint32_t phase_of_block;                    // of a tile's blocks of rows, four bits for each
@@ -91,7 +94,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   for (int32_t s = 0; s < t.steps; ++s) q.steps[s].mask |= t.step[s].prefix << 8;
   static_assert(most_sets <= 32);
   q.full_sets = 0;
-  for (int32_t i = 0; i < t.sets; ++i) {
+  for (int32_t i = 0; i < t.sets && has_full_loop(mode_of(p)); ++i) {
     const Step* const steps = t.step + t.set[i].first_step;
     const bool full =
         std::all_of(steps, steps + t.set[i].steps, [&](const Step& s) { return s.mask == (1u << config.rows()) - 1; });

@@ -514,13 +514,14 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
           constexpr int lines = pieces * Lines::parts * Lines::blocks;
 #pragma unroll 1
           for (int s = 0; s < lines; ++s) {
-            const int32_t now = opaque(static_cast<int32_t>(threadIdx.x)), lane = now % 32;
+            const int32_t now_thread = opaque(static_cast<int32_t>(threadIdx.x));
+            const WarpPlace now_w{w.group_m, w.group_n, now_thread / 32 % 4, now_thread % 32};
             const int piece = s / (Lines::parts * Lines::blocks), block = s / Lines::parts % Lines::blocks;
             const int32_t channel_block = w.group_m * Lines::blocks + block;
-            auto* const staged = reinterpret_cast<unsigned char*>(staged_by(now));
-            const WarpChannels its(p, at, {w.group_m, w.group_n, now / 32 % 4, lane}, channel_block);
+            auto* const staged = reinterpret_cast<unsigned char*>(staged_by(now_thread));
+            const WarpChannels its(p, at, now_w, channel_block);
             const typename Lines::Line l =
-                Lines::line(p, at, its, now / 32 % 4, w.group_n * pieces + piece, s % Lines::parts);
+                Lines::line(p, at, its, now_w.warp, w.group_n * pieces + piece, s % Lines::parts);
             __syncwarp();
             // Only what stages is chosen by its number: sums are registers.
 #pragma unroll
@@ -530,10 +531,10 @@ CONVT_DEVICE void consume(const Params& p, unsigned char* shared, const Barriers
               const int first = k % Lines::parts * (Lines::positions / 8);
               Lines::stage(
                   l, [&](int j, int phase) -> const float* { return &sums[k_block + phase][k_piece][(first + j) * 4]; },
-                  width / 8 - first, staged, lane);
+                  width / 8 - first, staged, now_w.lane);
             }
             __syncwarp();
-            Lines::write(l, p.y_channel_stride, channel_block < p.channel_blocks ? its.count : 0, staged, lane);
+            Lines::write(l, p.y_channel_stride, channel_block < p.channel_blocks ? its.count : 0, staged, now_w.lane);
           }
         };
         const auto write_phases = [&](auto twos) {

@@ -127,7 +127,7 @@ inline void make_channels_last(const Problem& p, const Operands& o, void* to, Ch
   const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
   const int64_t pixels = p.in_h * p.in_w, pixel_tiles = ceil_div<int64_t>(pixels, channels_last_pixels);
   q.x = o.x, q.to = to, q.part_stride = channels_last_elements(p);
-  q.batch_stride = p.x_strides[0], q.channel_stride = p.in_channels > 1 ? p.x_strides[1] : 0;
+  q.batch_stride = p.x_strides[0], q.channel_stride = used_stride(p.in_channels, p.x_strides[1]);
   q.row_stride = p.x_strides[2], q.column_stride = p.x_strides[3];
   q.channels = static_cast<int32_t>(p.in_channels_per_group());
   q.padded_channels = static_cast<int32_t>(padded_channels(p)), q.pixels = static_cast<int32_t>(pixels);
