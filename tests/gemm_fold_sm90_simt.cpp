@@ -74,10 +74,11 @@ bool run(int32_t row) {
     // Copied though it need not be.
     if (plan.workspace_bytes == 0 && pick(0, 2) == 0) {
       const family::Tiling t = family::make_tiling(family::configs[row], p, true);
-      if (t.tiles > 0) plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
+      if (t.tiles > 0 && (!family::configs[row].cooperative || t.tiles <= 132))
+        plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
     }
     // A block takes several tiles.
-    plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
+    if (!family::configs[row].cooperative) plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);

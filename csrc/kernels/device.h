@@ -210,6 +210,11 @@ CONVT_DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// The same without waiting, for threads that need nothing of the others.
+CONVT_DEVICE void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // The same, and whether `condition` is true for any of them.
 CONVT_DEVICE bool named_barrier_or(int id, int threads, bool condition) {
   uint32_t any = 0;

@@ -293,6 +293,13 @@ inline void release(Barrier& b, int id) {
   }
 }
 
+inline void arrive_at(int id, unsigned threads) {
+  Barrier& b = block->barriers[id];
+  if (b.expected != 0 && b.expected != threads) fail("a barrier is used with two thread counts");
+  b.expected = threads;
+  if (++b.arrived == b.expected) release(b, id);
+}
+
 inline void wait_at(int id, unsigned threads) {
   Barrier& b = block->barriers[id];
   if (b.expected != 0 && b.expected != threads) fail("a barrier is used with two thread counts");
@@ -776,6 +783,11 @@ void cp_async_wait() {
 inline void named_barrier(int id, int threads) {
   if (id < 1 || id > 15 || threads % 32 != 0) simt::fail("a barrier is 1 to 15, of whole warps");
   simt::wait_at(id, static_cast<unsigned>(threads));
+}
+
+inline void named_barrier_arrive(int id, int threads) {
+  if (id < 1 || id > 15 || threads % 32 != 0) simt::fail("a barrier is 1 to 15, of whole warps");
+  simt::arrive_at(id, static_cast<unsigned>(threads));
 }
 
 inline bool named_barrier_or(int id, int threads, bool condition) {

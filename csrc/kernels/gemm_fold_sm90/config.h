@@ -4,9 +4,10 @@
 // at the tap's position. A tile has all taps of its channels, and all positions that the outputs of some images, or of
 // some rows and columns of one, have inputs of; so each of its outputs is summed in shared memory, from float32, in the
 // order of its taps. Nothing is packed, transposed or multiplied by zeros of phases. Warpgroups take tiles in turn: one
-// sums and writes while the other one multiplies: 16-bit types by wgmma, which takes operands of either majorness;
-// float32, of which it takes those of K innermost only, by mma.sync, in TF32, or, strict, as three products of two
-// parts.
+// sums and writes while the other one multiplies. Where there is no tile for each, both share one: half of its
+// positions each, and half of its outputs. 16-bit types are multiplied by wgmma, which takes operands of either
+// majorness; float32, of which it takes those of K innermost only, by mma.sync, in TF32, or, strict, as three products
+// of two parts.
 #pragma once
 
 #include "../gemm_scatter/config.h"
@@ -21,9 +22,14 @@ inline constexpr int32_t block_rows = 64;
 
 struct Config {
   const char* name;
-  int32_t blocks, columns;  // of a tile of the product: of 64 rows; positions
+  int32_t blocks, columns;   // of a tile of the product: of 64 rows; positions
+  bool cooperative = false;  // warpgroups share a tile, and a block has one; otherwise they take tiles in turn
 
   constexpr int32_t rows() const { return blocks * block_rows; }
+  constexpr int32_t group_columns() const { return cooperative ? columns / 2 : columns; }
+  // That share a tile, and how many tiles a block has at once.
+  constexpr int32_t tile_threads() const { return cooperative ? consumers : group_threads; }
+  constexpr int32_t tiles() const { return consumers / tile_threads(); }
 };
 
 inline constexpr Config configs[] = {
@@ -32,10 +38,16 @@ inline constexpr Config configs[] = {
     {"128x128", 2, 128},  // the least of both operands for a product
     {"64x256", 1, 256},   // images of more than 128 positions
     {"192x64", 3, 64},    // channels of many taps
+    // The same where they are no more than multiprocessors.
+    {"64x64_cooperative", 1, 64, true},
+    {"64x128_cooperative", 1, 128, true},
+    {"128x128_cooperative", 2, 128, true},
+    {"64x256_cooperative", 1, 256, true},
+    {"192x64_cooperative", 3, 64, true},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 // In strict float32, two parts of operands and the sums of 64x256 do not fit into registers.
-constexpr bool compiled(const Config& c, bool strict) { return !strict || c.blocks > 1 || c.columns < 256; }
+constexpr bool compiled(const Config& c, bool strict) { return !strict || c.blocks > 1 || c.group_columns() < 256; }
 
 // The warp that has data copied is of a third warpgroup, which gives the others its registers.
 inline constexpr int32_t producers = 128, threads = consumers + producers;
@@ -58,12 +70,13 @@ constexpr int32_t staged_bytes(const Config& c) {
   return c.rows() * (4 * c.columns + kernel_column_gap) + c.rows() / 2 * kernel_row_gap + 3 * 4 * c.columns;
 }
 constexpr int32_t bias_bytes(const Config& c) { return 4 * (c.rows() + most_together); }
-// Each warpgroup stages its tiles for itself, or both in turn where that would leave too few stages.
-constexpr int32_t staged_buffers(const Config& c) { return c.blocks * c.columns > 128 ? 1 : 2; }
-// After the stages: the tiles that are staged; of each warpgroup the taps of its tile's rows and columns of y, and
-// biases; then the barriers: full and empty of each stage, and whose turn it is to multiply and to stage.
+// Each warpgroup stages its tiles for itself, or both in turn where that would leave too few stages. A block's only
+// tile is staged where the stages have been.
+constexpr int32_t staged_buffers(const Config& c) { return c.cooperative ? 0 : c.blocks * c.columns > 128 ? 1 : 2; }
+// After the stages: the tiles that are staged; of each tile the taps of its rows and columns of y, and biases; then the
+// barriers: full and empty of each stage, and whose turn it is to multiply and to stage.
 constexpr int32_t other_bytes(const Config& c) {
-  return staged_buffers(c) * staged_bytes(c) + 2 * (table_bytes + bias_bytes(c)) + 8 * (2 * most_stages + 4);
+  return staged_buffers(c) * staged_bytes(c) + c.tiles() * (table_bytes + bias_bytes(c)) + 8 * (2 * most_stages + 4);
 }
 
 }  // namespace convt::gemm_fold_sm90

@@ -90,19 +90,20 @@ CONVT_DEVICE uint32_t word_of(const Taps<int32_t>& taps, int32_t of_tap, int32_t
 CONVT_DEVICE int32_t count_of(uint32_t word) { return static_cast<int32_t>(word & 0xff); }
 CONVT_DEVICE uint32_t offset_of(uint32_t word) { return word >> 8; }
 
-// By a warpgroup: those of its tile.
+// By all threads that share the tile.
 template <int Row>
 CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group,
                             int32_t thread) {
   const int32_t row = tile.row_tile * p.rows, column = tile.column_tile * p.columns;
-  for (int32_t i = thread; i < smaller(p.rows, p.h.out - row); i += group_threads) {
+  constexpr int32_t threads = configs[Row].tile_threads();
+  for (int32_t i = thread; i < smaller(p.rows, p.h.out - row); i += threads) {
     const uint32_t word =
         word_of(taps_of(p.h, p.stride_h, row + i), p.kernel_row_pitch, 4 * p.row_pitch, tile.first_row(p));
     device::store_shared_4(shared.rows(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
   }
   // A row may end with half a pair.
   const int32_t columns = smaller(p.columns, p.w_axis.out - column);
-  for (int32_t i = thread; i < columns + columns % 2; i += group_threads) {
+  for (int32_t i = thread; i < columns + columns % 2; i += threads) {
     const uint32_t word =
         i < columns ? word_of(taps_of(p.w_axis, p.stride_w, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
     device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
@@ -233,10 +234,11 @@ CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int3
   }
 }
 
-// What the threads of a warpgroup write of a tile that is staged: its outputs.
+// What the threads write that share a tile which is staged: its outputs.
 template <class Scalar, bool Strict, int Row>
 CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
-  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  constexpr int32_t threads = configs[Row].tile_threads();
+  const auto thread = static_cast<int32_t>(threadIdx.x) % threads;
   const int32_t lane = thread % 32;
   const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
   const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
@@ -247,7 +249,7 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
                   (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel) * p.y_channel_stride;
   const int32_t units = static_cast<int32_t>(p.by_units.divisor) * p.slices;
 #pragma unroll 1
-  for (int32_t unit = thread; unit - lane < units; unit += group_threads) {
+  for (int32_t unit = thread; unit - lane < units; unit += threads) {
     auto column = static_cast<uint32_t>(unit);
     const auto slice = static_cast<int32_t>(device::uniform(p.by_units.divide(column)));
     uint32_t row = p.by_pairs.divide(column);
@@ -278,9 +280,56 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
   }
 }
 
+// Biases of a tile's channels, which arrive while it is multiplied.
+template <class Scalar, int Row>
+struct Biases {
+  static constexpr int32_t rows = configs[Row].rows(), threads = configs[Row].tile_threads(),
+                           of_thread = (rows + threads - 1) / threads;
+
+  Scalar values[of_thread];
+
+  CONVT_DEVICE Biases(const Params& p, const Tile& tile, int32_t thread) {
+    const auto* const from =
+        static_cast<const Scalar*>(p.bias) + static_cast<int64_t>(tile.group) * p.out_channels * p.bias_stride;
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      const int32_t channel = tile.channel + thread + i * threads;
+      values[i] = {};
+      if (p.bias != nullptr && channel < p.out_channels) values[i] = from[channel * p.bias_stride];
+    }
+  }
+
+  CONVT_DEVICE void store(float* to, int32_t thread) const {
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      if (thread + i * threads < rows) to[thread + i * threads] = to_float(values[i]);
+    }
+  }
+};
+
+// By the consumers, if they share the block's only tile.
+template <class Scalar, bool Strict, int Row>
+CONVT_DEVICE void consume_together(const Params& p, const Shared<Row>& shared) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
+  Tile tile = Tile::of(p, static_cast<int32_t>(blockIdx.x));
+  find_taps(p, shared, tile, group, thread);
+  const Biases<Scalar, Row> biases(p, tile, thread);
+  Products<Scalar, Strict, Row> products{shared, group, thread % group_threads / 32, thread % 32, {}};
+  products.clear();
+  products.multiply(p.chunks, 0, [] {});
+  if (Strict) tile = Tile::of(p, device::opaque(static_cast<int32_t>(blockIdx.x)));  // the products take all registers
+  // Nobody reads the stages any more.
+  device::named_barrier(1, consumers);
+  products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
+  biases.store(shared.biases(group), thread);
+  device::named_barrier(1, consumers);
+  fold<Scalar, Strict>(p, shared, tile, group);
+}
+
 // By the consumers, every second tile each: its products, and its outputs.
 template <class Scalar, bool Strict, int Row>
-CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
+CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
   constexpr Config config = configs[Row];
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
@@ -296,19 +345,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     // Tiles that follow each other mostly have the same rows and columns.
     if (tile.row_tile != row_tile || tile.column_tile != column_tile) find_taps(p, shared, tile, group, thread);
     row_tile = tile.row_tile, column_tile = tile.column_tile;
-    // They arrive while the tile is multiplied.
-    constexpr int of_thread = (config.rows() + group_threads - 1) / group_threads;
-    float biases[of_thread][1];
-#pragma unroll
-    for (int i = 0; i < of_thread; ++i) {
-      const int32_t channel = tile.channel + thread + i * group_threads;
-      biases[i][0] = 0;
-      if (p.bias != nullptr && channel < p.out_channels) {
-        load<1>(static_cast<const Scalar*>(p.bias) +
-                    (static_cast<int64_t>(tile.group) * p.out_channels + channel) * p.bias_stride,
-                biases[i]);
-      }
-    }
+    const Biases<Scalar, Row> biases(p, tile, thread);
     Products<Scalar, Strict, Row> products{shared, group, thread / 32, lane, {}};
     products.clear();
     // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
@@ -321,10 +358,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
     if (Strict) tile = Tile::of(p, device::opaque(number));  // the products take all registers
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
     products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
-#pragma unroll
-    for (int i = 0; i < of_thread; ++i) {
-      if (thread + i * group_threads < config.rows()) shared.biases(group)[thread + i * group_threads] = biases[i][0];
-    }
+    biases.store(shared.biases(group), thread);
     device::named_barrier(1 + group, group_threads);
     fold<Scalar, Strict>(p, shared, tile, group);
     if (staged_buffers(config) == 1) device::mbarrier_arrive(shared.stages(group ^ 1));
@@ -341,29 +375,39 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
       consumers * consumer_registers(Strict) + producers * producer_registers(Strict) <= threads * launch_registers,
       "a warpgroup would wait for registers that nobody gives back");
   constexpr Config config = configs[Row];
+  constexpr int start_barrier = 3, start_threads = consumers + 32;
   const Shared<Row> shared{device::dynamic_shared_address(), device::dynamic_shared_memory()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread == consumers) {
-    device::prefetch_tensor_map(p.x_map);
-    device::prefetch_tensor_map(p.w_map);
-  }
-  if (thread < stages_of(config)) {
-    const auto stage = static_cast<uint32_t>(thread);
-    device::mbarrier_init(shared.full(stage), 1);
-    device::mbarrier_init(shared.empty(stage), group_threads / 32);
-    device::mbarrier_init_fence();
-  } else if (thread >= 32 && thread < 34) {
-    device::mbarrier_init(shared.multiplies(thread - 32), group_threads / 32);
-    device::mbarrier_init(shared.stages(thread - 32), group_threads);
-    device::mbarrier_init_fence();
-  }
-  __syncthreads();
-  if (thread < consumers) {
-    device::more_registers<consumer_registers(Strict)>();
-    consume<Scalar, Strict>(p, shared);
-  } else {
+  // First of all data are asked for, by the warp that makes the barriers: it waits for nobody.
+  if (thread >= consumers) {
+    const bool copies = thread < start_threads;
+    if (thread == consumers) {
+      device::prefetch_tensor_map(p.x_map);
+      device::prefetch_tensor_map(p.w_map);
+#pragma unroll
+      for (uint32_t stage = 0; stage < stages_of(config); ++stage) {
+        device::mbarrier_init(shared.full(stage), 1);
+        device::mbarrier_init(shared.empty(stage), config.tile_threads() / 32);
+      }
+#pragma unroll
+      for (int32_t group = 0; group < 2 && !config.cooperative; ++group) {
+        device::mbarrier_init(shared.multiplies(group), group_threads / 32);
+        device::mbarrier_init(shared.stages(group), group_threads);
+      }
+      device::mbarrier_init_fence();
+    }
+    __syncwarp();
+    if (copies) device::named_barrier_arrive(start_barrier, start_threads);
     device::fewer_registers<producer_registers(Strict)>();
-    if (thread < consumers + 32) copy_operands<Scalar>(p, shared);
+    if (copies) copy_operands<Scalar>(p, shared);
+    return;
+  }
+  device::more_registers<consumer_registers(Strict)>();
+  device::named_barrier(start_barrier, start_threads);
+  if constexpr (config.cooperative) {
+    consume_together<Scalar, Strict>(p, shared);
+  } else {
+    consume_in_turn<Scalar, Strict>(p, shared);
   }
 #endif
 }

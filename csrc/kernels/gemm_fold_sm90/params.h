@@ -83,7 +83,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.tap_pitch = narrow(t.channels * 4 * config.columns + kernel_column_gap);
   // A kernel of one column has no gaps of rows, for which there may be no room.
   q.kernel_row_pitch = narrow(p.kernel_w * q.tap_pitch + (p.kernel_w > 1 ? kernel_row_gap : 0));
-  q.slices = narrow(slices_of(t));
+  q.slices = narrow(slices_of(t, config.tile_threads()));
   q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);
   q.by_units = Divisor(units_of(t)), q.by_taps = Divisor(p.kernel_h * p.kernel_w);
   q.by_kernel_columns = Divisor(p.kernel_w), q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);

@@ -13,26 +13,31 @@ namespace convt::gemm_fold_sm90 {
 template <int Row>
 struct Shared {
   static constexpr Config config = configs[Row];
-  static constexpr int32_t staged_at = stages_of(config) * stage_bytes(config),
-                           tables_at = staged_at + staged_buffers(config) * staged_bytes(config),
-                           biases_at = tables_at + 2 * table_bytes, barriers_at = biases_at + 2 * bias_bytes(config);
+  static constexpr int32_t stages_end = stages_of(config) * stage_bytes(config),
+                           staged_at = config.cooperative ? 0 : stages_end,
+                           tables_at = stages_end + staged_buffers(config) * staged_bytes(config),
+                           biases_at = tables_at + config.tiles() * table_bytes,
+                           barriers_at = biases_at + config.tiles() * bias_bytes(config);
+  static_assert(!config.cooperative || staged_bytes(config) <= stages_end);
 
   device::SharedAddress start;
   unsigned char* memory;
 
+  // Of a warpgroup's tile.
   CONVT_DEVICE device::SharedAddress staged(int32_t group) const {
     return start + static_cast<uint32_t>(staged_at + (staged_buffers(config) > 1 ? group * staged_bytes(config) : 0));
   }
   CONVT_DEVICE device::SharedAddress columns(int32_t group) const {
-    return start + tables_at + static_cast<uint32_t>(group * table_bytes);
+    return start + tables_at + static_cast<uint32_t>(tile_of(group) * table_bytes);
   }
   CONVT_DEVICE device::SharedAddress rows(int32_t group) const { return columns(group) + 4 * most_columns; }
   CONVT_DEVICE float* biases(int32_t group) const {
-    return reinterpret_cast<float*>(memory + biases_at + group * bias_bytes(config));
+    return reinterpret_cast<float*>(memory + biases_at + tile_of(group) * bias_bytes(config));
   }
   CONVT_DEVICE device::SharedAddress address_of_biases(int32_t group) const {
-    return start + static_cast<uint32_t>(biases_at + group * bias_bytes(config));
+    return start + static_cast<uint32_t>(biases_at + tile_of(group) * bias_bytes(config));
   }
+  CONVT_DEVICE static int32_t tile_of(int32_t group) { return config.cooperative ? 0 : group; }
   CONVT_DEVICE device::SharedAddress full(uint32_t stage) const { return start + barriers_at + 8 * stage; }
   CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return full(most_stages + stage); }
   CONVT_DEVICE device::SharedAddress multiplies(int32_t group) const {
@@ -64,12 +69,14 @@ CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
 template <class Scalar, bool Strict, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
-  static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.columns;
+  static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.group_columns();
   static constexpr int k_of_product = 16, side = box_side(sizeof(Scalar));
 
   const Shared<Row>& shared;
   int32_t group, warp, lane;
   float sums[blocks][columns / 2];
+
+  CONVT_DEVICE int32_t first_column() const { return config.cooperative ? group * columns : 0; }
 
   CONVT_DEVICE void clear() {
 #pragma unroll
@@ -84,8 +91,11 @@ struct Products {
   CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
     constexpr uint32_t step = k_of_product * row_bytes / 16, of_8_rows = 8 * row_bytes;
     const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
-    const device::MatrixDescriptor b_of_stages =
-        device::matrix_descriptor(shared.start + blocks * block_bytes, of_8_rows, block_bytes);
+    // A half of a block's positions begins inside of its rows: the swizzle is of addresses.
+    const int32_t first = first_column();
+    const device::MatrixDescriptor b_of_stages = device::matrix_descriptor(
+        shared.start + blocks * block_bytes + static_cast<uint32_t>(first / side * block_bytes + first % side * 2),
+        of_8_rows, block_bytes);
     device::Ring ring = device::Ring::after(before, stages);
     int32_t used = stages;
 #pragma unroll 1
@@ -122,7 +132,8 @@ struct Products {
       for (int half = 0; half < 2; ++half) {
         const int32_t row = staged_row<Row>(p, m * block_rows + warp * 16 + half * 8 + lane / 4, skipped);
         if (row < 0) continue;
-        const device::SharedAddress to = shared.staged(group) + static_cast<uint32_t>(row + lane % 4 * 8);
+        const device::SharedAddress to =
+            shared.staged(group) + static_cast<uint32_t>(row + 4 * first_column() + lane % 4 * 8);
 #pragma unroll
         for (int j = 0; j < columns / 8; ++j) {
           stage_pair(to + static_cast<uint32_t>(j * 32), &sums[m][j * 4 + half * 2]);
@@ -140,9 +151,12 @@ template <bool Strict, int Row>
 struct Products<float, Strict, Row> {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config);
-  static constexpr int32_t warps_n = config.blocks == 2 ? 2 : 4, warps_m = 4 / warps_n;
-  static constexpr int32_t rows = config.rows() / warps_m, columns = config.columns / warps_n, side = box_side(4),
-                           bytes = box_bytes(4);
+  static constexpr int32_t warps_n = config.cooperative   ? larger(2, config.group_columns() / box_side(4))
+                                     : config.blocks == 2 ? 2
+                                                          : 4,
+                           warps_m = 4 / warps_n;
+  static constexpr int32_t rows = config.rows() / warps_m, columns = config.group_columns() / warps_n,
+                           side = box_side(4), bytes = box_bytes(4);
   static constexpr int m_tiles = rows / 16, n_tiles = columns / 8, quads = 4;  // eights of a row of a box
   static_assert(rows % side == 0 && (columns == 16 || columns % side == 0));
 
@@ -151,7 +165,9 @@ struct Products<float, Strict, Row> {
   float sums[m_tiles][n_tiles][4];
 
   CONVT_DEVICE int32_t first_row() const { return warp / warps_n * rows; }
-  CONVT_DEVICE int32_t first_column() const { return warp % warps_n * columns; }
+  CONVT_DEVICE int32_t first_column() const {
+    return (config.cooperative ? group * config.group_columns() : 0) + warp % warps_n * columns;
+  }
 
   CONVT_DEVICE void clear() {
 #pragma unroll

@@ -126,20 +126,20 @@ inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void*
                 : gemm_scatter::make_x_map(p, x, p.batch, p.in_h * p.in_w, p.x_strides[1]);
 }
 
-// Pairs of outputs of a tile, for whole warps; and how often a thread of a warpgroup sums those of most_together
-// channels, if it has one of so many slices of the channels.
+// Pairs of outputs of a tile, for whole warps; and how often one of `threads` sums those of most_together channels, if
+// it has one of so many slices of the channels.
 inline int64_t units_of(const Tiling& t) {
   return ceil_div<int64_t>(t.images * t.rows * ceil_div<int64_t>(t.columns, 2), 32) * 32;
 }
-inline int64_t turns_of(const Tiling& t, int64_t slices) {
-  return ceil_div<int64_t>(units_of(t) * slices, consumers / 2) *
+inline int64_t turns_of(const Tiling& t, int64_t threads, int64_t slices) {
+  return ceil_div<int64_t>(units_of(t) * slices, threads) *
          ceil_div(ceil_div<int64_t>(t.channels, most_together), slices);
 }
 // Few pairs are not enough for all threads.
-inline int64_t slices_of(const Tiling& t) {
+inline int64_t slices_of(const Tiling& t, int64_t threads) {
   int64_t best = 1;
   for (int64_t slices = 2; slices <= ceil_div<int64_t>(t.channels, most_together); ++slices) {
-    if (turns_of(t, slices) < turns_of(t, best)) best = slices;
+    if (turns_of(t, threads, slices) < turns_of(t, threads, best)) best = slices;
   }
   return best;
 }

@@ -50,6 +50,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
     return refused("needs more tiles than are numbered in 32 bits");
+  if (config.cooperative && t.tiles > device.multiprocessors) return refused("has more tiles than multiprocessors");
   if (copies ? family::copied_bytes(p, t) > most_copied_bytes : !takes_x(p, t)) {
     return refused("takes x of at most 1 GiB where its images or channels begin anywhere");
   }
@@ -66,14 +67,16 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // multiprocessor gets 37.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler,
   // which waits for each turn's.
   const double elements = number(config.rows() * config.columns);
-  const double multiply = chunks * (elements / (strict ? 3.6 : p.dtype == DataType::float32 ? 12 : 19.4) + 40);
+  const bool floats = p.dtype == DataType::float32;
+  const double rate = strict ? 3.6 : floats ? 12 : 19.4;
+  const double multiply = chunks * (elements / (config.cooperative && floats ? 1.7 * rate : rate) + 40);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
   const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
   const double main = 1300 + std::max(multiply, read);
   const double rows = number(p.kernel_h * p.kernel_w * t.channels),
-               turns = number(family::turns_of(t, family::slices_of(t))),
+               turns = number(family::turns_of(t, config.tile_threads(), family::slices_of(t, config.tile_threads()))),
                taps = number(ceil_div(p.kernel_h, p.stride_h) * ceil_div(p.kernel_w, p.stride_w));
-  const double store = 1380 + rows * config.columns / 11 + turns * (570 + 69 * taps);
+  const double store = 1380 + rows * config.group_columns() / 11 + turns * (570 + 69 * taps);
   const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
   const double work =
       (waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store) * clock;
