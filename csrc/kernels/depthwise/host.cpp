@@ -99,7 +99,9 @@ void run_configuration(const Plan& plan, const Problem& problem, const Operands&
     const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
     run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
       if (i == 0) {
-        for (uint32_t thread = 0; thread < block; ++thread) fill_bias<Scalar>(params, biases, b, thread);
+        for (uint32_t k = 0; k < most_lanes(S::V) * S::V; ++k) {
+          biases[k] = to_float(load_block_bias<Scalar>(params, b, k));
+        }
       }
       compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
     });

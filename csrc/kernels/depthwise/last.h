@@ -222,18 +222,15 @@ CONVT_HOST_DEVICE bool fill_exact_table(const LastParams& p, Scalar* table, uint
   return spoilt;
 }
 
-// The bias of a block's channels as float32, zero if there is none.
+// The bias of a thread's channel of the block's, as it comes from memory, zero if there is none: nobody waits for it
+// before the weights have been asked for, too.
 template <class Scalar>
-CONVT_HOST_DEVICE void fill_bias(const LastParams& p, float* to, uint32_t block_index, uint32_t thread) {
+CONVT_HOST_DEVICE Scalar load_block_bias(const LastParams& p, uint32_t block_index, uint32_t thread) {
   uint32_t chunk = block_index;
   p.chunks.divide(chunk);
-  const auto first = static_cast<int32_t>(chunk) * p.channels;
-  const int32_t channels = smaller(p.channels, p.out_channels - first);
-#pragma unroll 1
-  for (auto i = static_cast<int32_t>(thread); i < channels; i += block) {
-    to[i] = 0;
-    if (p.bias != nullptr) load<1>(static_cast<const Scalar*>(p.bias) + (first + i) * p.bias_stride, to + i);
-  }
+  const auto channel = static_cast<int32_t>(chunk) * p.channels + static_cast<int32_t>(thread);
+  const bool is = p.bias != nullptr && static_cast<int32_t>(thread) < p.channels && channel < p.out_channels;
+  return is ? static_cast<const Scalar*>(p.bias)[channel * p.bias_stride] : Scalar{};
 }
 
 // What a thread has to do with all its tiles.

@@ -15,17 +15,16 @@ struct Barriers {
   CONVT_DEVICE device::SharedAddress empty(uint32_t stage) const { return barriers + 8 * (most_stages + stage); }
   CONVT_DEVICE device::SharedAddress order(int32_t group) const { return barriers + 8 * (2 * most_stages + group); }
 
-  // By all threads of the block, before any of them uses a barrier. `readers`: arrivals that give a stage back.
-  CONVT_DEVICE void init(int32_t thread, int32_t stages, uint32_t readers) const {
-    if (thread < stages) {
-      const auto stage = static_cast<uint32_t>(thread);
+  // By one thread, before any other uses a barrier. `readers`: arrivals that give a stage back.
+  template <int stages>
+  CONVT_DEVICE void init(uint32_t readers) const {
+#pragma unroll
+    for (uint32_t stage = 0; stage < stages; ++stage) {
       device::mbarrier_init(full(stage), 1);
       device::mbarrier_init(empty(stage), readers);
-      device::mbarrier_init_fence();
-    } else if (thread >= 32 && thread < 34) {
-      device::mbarrier_init(order(thread - 32), group_threads / 32);
-      device::mbarrier_init_fence();
     }
+    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(order(group), group_threads / 32);
+    device::mbarrier_init_fence();
   }
 
   // Until it is the warpgroup's turn. A barrier knows the parity of its turn only: nobody may wait for a stage before

@@ -427,19 +427,19 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     // Biases and places before it is this warpgroup's turn, when all its threads have read what was staged before.
     device::named_barrier(1 + group, group_threads);
     if constexpr (!boxes) places.template find<Row, channels_last>(p, tile, first_row, thread);
-    constexpr int outputs = channels_last ? columns : rows;
+    // They arrive while the tile is multiplied.
+    constexpr int outputs = channels_last ? columns : rows, of_thread = ceil_div(outputs, group_threads);
+    Scalar bias[of_thread];
 #pragma unroll
-    for (int i = 0; i < ceil_div(outputs, group_threads); ++i) {
+    for (int i = 0; i < of_thread; ++i) {
       const int32_t at = i * group_threads + thread;
       auto output = static_cast<uint32_t>(tile.output + (channels_last ? 0 : first_row) + at);
-      if (outputs % group_threads != 0 && at >= outputs) break;
-      float bias[1] = {0};
-      if (p.bias != nullptr && static_cast<int32_t>(output) < p.outputs) {
+      bias[i] = {};
+      if (p.bias != nullptr && at < outputs && static_cast<int32_t>(output) < p.outputs) {
         const auto quotient = p.taps.divide(output);
         const auto channel = static_cast<int32_t>(channels_last ? output : quotient) + tile.group * p.out_channels;
-        load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, bias);
+        bias[i] = static_cast<const Scalar*>(p.bias)[channel * p.bias_stride];
       }
-      biases[at] = bias[0];
     }
     float sums[blocks][columns / 2];
 #pragma unroll
@@ -478,6 +478,11 @@ CONVT_DEVICE void consume(const Params& p, const Shared& shared) {
     device::wgmma_wait<0>();
     device::mbarrier_arrive_if(shared.empty(used), lane == 0);
     chunks_before += static_cast<uint32_t>(config.alternate ? 2 * p.chunks : p.chunks);
+#pragma unroll
+    for (int i = 0; i < of_thread; ++i) {
+      const int32_t at = i * group_threads + thread;
+      if (at < outputs) biases[at] = to_float(bias[i]);
+    }
     // What the copy engine still reads of the last tile.
     if (boxes && warp == 0) device::bulk_wait_read<0>();
     device::named_barrier(1 + group, group_threads);
@@ -559,18 +564,22 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_sm90_kernel(const __g
   const device::SharedAddress start = device::dynamic_shared_address();
   const Shared shared{{start + barriers_at}, start, start + staged_at, start + places_at, memory + bias_at};
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread == consumers) {
-    device::prefetch_tensor_map(p.x_map);
-    device::prefetch_tensor_map(p.w_map);
-    if (boxes) device::prefetch_tensor_map(p.y_map);
-  }
-  shared.init(thread, stages_of(config), (config.alternate ? group_threads : consumers) / 32);
-  __syncthreads();
-  if (thread < consumers) {
-    consume<Scalar, Row, channels_last, boxes>(p, shared);
-  } else {
+  // First of all data are asked for, by the warp that makes the barriers: it waits for nobody.
+  constexpr int start_barrier = 3;
+  if (thread >= consumers) {
+    if (thread == consumers) {
+      device::prefetch_tensor_map(p.x_map);
+      device::prefetch_tensor_map(p.w_map);
+      if (boxes) device::prefetch_tensor_map(p.y_map);
+      shared.template init<stages_of(config)>((config.alternate ? group_threads : consumers) / 32);
+    }
+    __syncwarp();
+    device::named_barrier_arrive(start_barrier, threads);
     copy_operands<Row, channels_last>(p, shared);
+    return;
   }
+  device::named_barrier(start_barrier, threads);
+  consume<Scalar, Row, channels_last, boxes>(p, shared);
 #endif
 }
 

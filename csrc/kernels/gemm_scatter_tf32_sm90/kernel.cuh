@@ -349,8 +349,10 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_tf32_sm90_kernel(cons
                       start + places_at,
                       reinterpret_cast<float*>(device::dynamic_shared_memory() + biases_at)};
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread == consumers) device::prefetch_tensor_map(p.x_map);
-  shared.init(thread, stages_of(config), readers<channels_last, Row>);
+  if (thread == consumers) {
+    device::prefetch_tensor_map(p.x_map);
+    shared.template init<stages_of(config)>(readers<channels_last, Row>);
+  }
   __syncthreads();
   if (thread < consumers) {
     device::more_registers<consumer_registers>();

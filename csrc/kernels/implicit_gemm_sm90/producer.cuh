@@ -893,7 +893,7 @@ CONVT_DEVICE void clear_beyond_boxes(const Params& p, unsigned char* shared) {
     for (int32_t part = 0; part < p.stages * parts_of(mode); ++part) {
       unsigned char* const to = shared + p.patches_at + part * p.patch_part_bytes + first;
 #pragma unroll 1
-      for (int32_t i = static_cast<int32_t>(threadIdx.x) * unit_bytes; i < bytes; i += threads * unit_bytes) {
+      for (int32_t i = static_cast<int32_t>(threadIdx.x) * unit_bytes; i < bytes; i += consumers * unit_bytes) {
         *reinterpret_cast<uint4*>(to + i) = {};
       }
     }
