@@ -21,7 +21,9 @@ from reference import Problem, lay_out, random_tensor
 from convt import _C
 
 PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
-NAMES = [f"gemm_fold_sm90/{name}" for name in ("64x64", "64x128", "128x128", "64x256", "192x64")]
+IN_TURN = ("64x64", "64x128", "128x128", "64x256", "192x64")
+COOPERATIVE = tuple(f"{name}_cooperative" for name in ("64x64", "64x128", "128x128", "64x256"))
+NAMES = [f"gemm_fold_sm90/{name}" for name in IN_TURN + COOPERATIVE]
 
 COMPILED = [(n, p) for n in NAMES for p in PRECISIONS if (n, p) != ("gemm_fold_sm90/64x256", "ieee")]
 
@@ -84,7 +86,7 @@ def test_random_problems_in_the_emulator(tmp_path):
 def test_real_layers_fit(p, precision):
     found = candidates(p, precise(precision))
     assert [f"gemm_fold_sm90/{name}" for name in found] == NAMES
-    fit = {name for name, c in found.items() if c.fits}
+    fit = {name for name in IN_TURN if found[name].fits}
     compiled = {name for name, c in found.items() if c.refusal != "has no registers for two parts of float32"}
     assert compiled == set(found) - ({"64x256"} if precision == "ieee" else set())
     if p is MANY_TAPS:  # 144 of them
@@ -93,6 +95,15 @@ def test_real_layers_fit(p, precision):
         assert fit == {"64x256"} & compiled
     else:
         assert fit >= {"64x128", "128x128", "64x256"} & compiled
+
+
+def test_warpgroups_share_a_tile_where_there_is_one_for_each_block():
+    few = Problem(16, 512, 256, (1, 32), (1, 16), (1, 8), (0, 4))
+    found = candidates(few)
+    assert found["128x128_cooperative"].fits and found["128x128_cooperative"].plan.grid == 128
+    assert found["64x64_cooperative"].refusal == "has more tiles than multiprocessors"
+    assert found["64x64"].fits and found["64x64"].plan.grid == 132
+    assert explained(few, torch.float16).configuration in COOPERATIVE
 
 
 def test_plans_of_small_layers_use_it():

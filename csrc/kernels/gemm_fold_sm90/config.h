@@ -43,7 +43,6 @@ inline constexpr Config configs[] = {
     {"64x128_cooperative", 1, 128, true},
     {"128x128_cooperative", 2, 128, true},
     {"64x256_cooperative", 1, 256, true},
-    {"192x64_cooperative", 3, 64, true},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 // In strict float32, two parts of operands and the sums of 64x256 do not fit into registers.

@@ -67,9 +67,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // multiprocessor gets 37.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler,
   // which waits for each turn's.
   const double elements = number(config.rows() * config.columns);
-  const bool floats = p.dtype == DataType::float32;
-  const double rate = strict ? 3.6 : floats ? 12 : 19.4;
-  const double multiply = chunks * (elements / (config.cooperative && floats ? 1.7 * rate : rate) + 40);
+  // Two warps of a scheduler multiply somewhat faster by mma.sync than one; of two parts they do not.
+  const double rate = strict ? 3.6 : p.dtype == DataType::float32 ? (config.cooperative ? 15 : 12) : 19.4;
+  const double multiply = chunks * (elements / rate + 40);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
   const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
   const double main = 1300 + std::max(multiply, read);
@@ -82,7 +82,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
       (waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store) * clock;
   const double memory = 1.12 * number(p.compulsory_bytes()) / device.bandwidth;
   const double copying = copies ? copying_seconds(device, number(family::copied_bytes(p, t))) : 0;
-  c.estimated_seconds = launch_seconds + 3e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
+  c.estimated_seconds = launch_seconds + 1e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
   return c;
 }
 
