@@ -64,25 +64,26 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
   const double waves = std::ceil(number(t.tiles) / cores), chunks = number(t.chunks);
   // Constants are fitted to a sweep of all layers on an H200. A tile: its products, or what they are of, of which a
-  // multiprocessor gets 37.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler,
-  // which waits for each turn's.
-  const double elements = number(config.rows() * config.columns);
-  // Two warps of a scheduler multiply somewhat faster by mma.sync than one; of two parts they do not.
-  const double rate = strict ? 3.6 : p.dtype == DataType::float32 ? (config.cooperative ? 15 : 12) : 19.4;
-  const double multiply = chunks * (elements / rate + 40);
+  // multiprocessor gets 36.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler
+  // or two, which wait for each turn's.
+  const double rate = strict ? 3.3 : p.dtype == DataType::float32 ? 15.4 : 38.7;
+  const double multiply = chunks * (number(config.rows() * config.columns) / rate + 330);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
-  const double read = chunks * family::stage_bytes(config) / 37.8 * readers;
-  const double main = 1300 + std::max(multiply, read);
+  const double read = chunks * family::stage_bytes(config) / 36.8 * readers;
+  const double main = 1280 + std::max(multiply, read);
+  const int64_t threads = config.tile_threads();
   const double rows = number(p.kernel_h * p.kernel_w * t.channels),
-               turns = number(family::turns_of(t, config.tile_threads(), family::slices_of(t, config.tile_threads()))),
+               turns = number(family::turns_of(t, threads, family::slices_of(t, threads))),
                taps = number(ceil_div(p.kernel_h, p.stride_h) * ceil_div(p.kernel_w, p.stride_w));
-  const double store = 1380 + rows * config.group_columns() / 11 + turns * (570 + 69 * taps);
+  const double store = 1160 + rows * config.group_columns() / 7.2 + turns * (490 + 87 * taps);
   const double together = family::staged_buffers(config) > 1 ? 0 : store;  // what both warpgroups do in turn
   const double work =
       (waves > 1 ? waves * std::max({main, together, (main + store) / 2}) + store / 2 : main + store) * clock;
-  const double memory = 1.12 * number(p.compulsory_bytes()) / device.bandwidth;
+  const double memory = 0.94 * number(p.compulsory_bytes()) / device.bandwidth;
   const double copying = copies ? copying_seconds(device, number(family::copied_bytes(p, t))) : 0;
-  c.estimated_seconds = launch_seconds + 1e-6 + copying + std::pow(std::pow(work, 3) + std::pow(memory, 3), 1.0 / 3);
+  constexpr double power = 1.55;
+  c.estimated_seconds =
+      launch_seconds + 2.55e-6 + copying + std::pow(std::pow(work, power) + std::pow(memory, power), 1 / power);
   return c;
 }
 
