@@ -60,7 +60,8 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, several_images = 0, widths[9] = {};
+int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {}, several_images = 0,
+    widths[9] = {};
 
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
@@ -71,11 +72,19 @@ bool run(int32_t row) {
     const std::optional<Plan> forced = forced_plan(p, configuration);
     if (!forced) continue;
     Plan plan = *forced;
-    // Copied though it need not be.
+    // Copied though it need not be, and tiles that begin ahead, or do not.
+    const bool ahead = pick(0, 1) == 0;
+    const bool copies = plan.workspace_bytes > 0;
+    const auto fits = [&](const family::Tiling& t) {
+      return t.tiles > 0 && (!family::configs[row].cooperative || t.tiles <= 132);
+    };
+    if (const family::Tiling t = family::make_tiling(family::configs[row], p, copies, ahead); fits(t)) {
+      family::set_ahead(plan, ahead);
+      plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0, plan.grid = t.tiles;
+    }
     if (plan.workspace_bytes == 0 && pick(0, 2) == 0) {
-      const family::Tiling t = family::make_tiling(family::configs[row], p, true);
-      if (t.tiles > 0 && (!family::configs[row].cooperative || t.tiles <= 132))
-        plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
+      const family::Tiling t = family::make_tiling(family::configs[row], p, true, family::begins_ahead(plan));
+      if (fits(t)) plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
     }
     // A block takes several tiles.
     if (!family::configs[row].cooperative) plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
@@ -91,6 +100,7 @@ bool run(int32_t row) {
     launch_row<Scalar, Strict>(plan, params);
     ++(params.copies_x ? copied : in_place);
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
+    begins_ahead[0] += params.rows_before > 0, begins_ahead[1] += params.columns_before > 0;
     several_images += params.images > 1, ++widths[params.store_width];
     const std::string what = configuration + (params.copies_x ? ", copied" : "") + ", tiles of " +
                              std::to_string(params.images) + " images, " + std::to_string(params.rows) + " rows, " +
@@ -118,8 +128,9 @@ int main(int argc, char** argv) {
         return convt::run<float, false>(row);
     }
   });
-  std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, several images: %d; ", convt::copied,
-              convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::several_images);
+  std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, ahead: %d, %d, several images: %d; ",
+              convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::begins_ahead[0],
+              convt::begins_ahead[1], convt::several_images);
   std::printf("vectors of 1: %d, 2: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[8]);
   return status;
 }

@@ -21,6 +21,9 @@ struct Tile {
     return {static_cast<int32_t>(next), static_cast<int32_t>(rest) * p.images, row_tile, column_tile, channel};
   }
 
+  // Of y; may be ahead of it.
+  CONVT_DEVICE int32_t first_output_row(const Params& p) const { return row_tile * p.rows - p.rows_before; }
+  CONVT_DEVICE int32_t first_output_column(const Params& p) const { return column_tile * p.columns - p.columns_before; }
   // Of x; may be outside.
   CONVT_DEVICE int32_t first_row(const Params& p) const { return p.first_row + row_tile * p.row_step; }
   CONVT_DEVICE int32_t first_column(const Params& p) const { return p.first_column + column_tile * p.column_step; }
@@ -94,9 +97,10 @@ CONVT_DEVICE uint32_t offset_of(uint32_t word) { return word >> 8; }
 template <int Row>
 CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group,
                             int32_t thread) {
-  const int32_t row = tile.row_tile * p.rows, column = tile.column_tile * p.columns;
+  const int32_t row = tile.first_output_row(p), column = tile.first_output_column(p);
   constexpr int32_t threads = configs[Row].tile_threads();
   for (int32_t i = thread; i < smaller(p.rows, p.h.out - row); i += threads) {
+    if (row + i < 0) continue;
     const uint32_t word =
         word_of(taps_of(p.h, p.stride_h, row + i), p.kernel_row_pitch, 4 * p.row_pitch, tile.first_row(p));
     device::store_shared_4(shared.rows(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
@@ -104,6 +108,7 @@ CONVT_DEVICE void find_taps(const Params& p, const Shared<Row>& shared, const Ti
   // A row may end with half a pair.
   const int32_t columns = smaller(p.columns, p.w_axis.out - column);
   for (int32_t i = thread; i < columns + columns % 2; i += threads) {
+    if (column + i < 0) continue;
     const uint32_t word =
         i < columns ? word_of(taps_of(p.w_axis, p.stride_w, column + i), p.tap_pitch, 4, tile.first_column(p)) : 0;
     device::store_shared_4(shared.columns(group) + static_cast<uint32_t>(4 * i), __uint_as_float(word));
@@ -241,8 +246,8 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
   const auto thread = static_cast<int32_t>(threadIdx.x) % threads;
   const int32_t lane = thread % 32;
   const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
-  const int32_t first_row = tile.row_tile * p.rows, rows = smaller(p.rows, p.h.out - first_row);
-  const int32_t first_column = tile.column_tile * p.columns, columns = smaller(p.columns, p.w_axis.out - first_column);
+  const int32_t first_row = tile.first_output_row(p), rows = smaller(p.rows, p.h.out - first_row);
+  const int32_t first_column = tile.first_output_column(p), columns = smaller(p.columns, p.w_axis.out - first_column);
   const int32_t images = smaller(p.images, p.batch - tile.image);
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
                   first_column +
@@ -257,7 +262,9 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
     Pair pair;
     pair.column = static_cast<int32_t>(2 * column);
     // All lanes of a warp stay together; those that have no outputs have no taps.
-    pair.wanted = static_cast<int32_t>(image) < images && static_cast<int32_t>(row) < rows && pair.column < columns;
+    const auto in_tile = static_cast<int32_t>(row);
+    pair.wanted = static_cast<int32_t>(image) < images && in_tile < rows && first_row + in_tile >= 0 &&
+                  pair.column < columns && first_column + pair.column >= 0;
     pair.of_row = pair.wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
     pair.of_columns = pair.wanted ? device::load_shared_8(shared.columns(group) + 8 * column) : uint2{0, 0};
     pair.first = shared.staged(group) + 4 * image * static_cast<uint32_t>(p.image_pitch);

@@ -25,6 +25,7 @@ struct Params {
   int32_t tap_pitch, kernel_row_pitch;  // of what is staged: bytes from a tap, or a row of them, to the next
   int32_t slices;                       // of channels: each thread has the pairs of one
   int32_t images, rows, columns;        // of a tile; rows and columns of y
+  int32_t rows_before, columns_before;  // of an image's first output, in its first tile
   int32_t first_row, row_step, first_column, column_step, image_pitch, row_pitch;
   // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
   // the one before begins so many images and elements further.
@@ -48,7 +49,7 @@ struct Launch {
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const bool copies = plan.workspace_bytes > 0;
-  const Tiling t = make_tiling(config, p, copies);
+  const Tiling t = make_tiling(config, p, copies, begins_ahead(plan));
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
   q = {};
@@ -72,6 +73,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.out_channels = narrow(p.out_channels_per_group());
   q.taps = narrow(p.kernel_h * p.kernel_w), q.tile_channels = narrow(t.channels);
   q.images = narrow(t.images), q.rows = narrow(t.rows), q.columns = narrow(t.columns);
+  q.rows_before = narrow(t.rows_before), q.columns_before = narrow(t.columns_before);
   q.first_row = narrow(t.first_row), q.row_step = narrow(t.row_step);
   q.first_column = narrow(t.first_column), q.column_step = narrow(t.column_step);
   q.image_pitch = narrow(t.image_pitch), q.row_pitch = narrow(t.row_pitch);

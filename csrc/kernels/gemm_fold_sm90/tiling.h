@@ -1,6 +1,7 @@
 // How the product is cut into tiles, and what the copy engine is told of its operands.
 #pragma once
 
+#include "../../plan/plan.h"
 #include "../gemm_scatter/maps.h"
 #include "config.h"
 
@@ -28,6 +29,7 @@ inline int64_t channels_of_tile(const Config& c, const Problem& p) {
 struct Tiling {
   // Outputs: of a tile, and tiles of an image.
   int64_t images = 0, rows = 0, columns = 0, image_tiles = 0, row_tiles = 1, column_tiles = 1;
+  int64_t rows_before = 0, columns_before = 0;  // of an image's first output, which its first tile has, too
   // Of x: the first position of an image's first tile, which may be outside, and from a tile to the next.
   int64_t first_row = 0, row_step = 0, first_column = 0, column_step = 0;
   int64_t image_pitch = 0, row_pitch = 0;
@@ -42,22 +44,42 @@ struct Tiling {
   int64_t tiles = 0;                       // 0 if there is no such tile
 };
 
+// Elements of y that are written at once, at most.
+inline int32_t widest_store(const Problem& p) { return p.dtype == DataType::float32 ? 2 : 8; }
+
 // Of an axis cut into tiles of at most `most` outputs that have inputs of `positions` positions, the first of which is
 // a multiple of `align`: outputs of a tile (none if it has too few positions for any), its first position, and from a
-// tile to the next.
+// tile to the next. The first tile begins `before` outputs ahead of the axis.
 struct AxisTiling {
-  int64_t outputs, first, step;
+  int64_t outputs, first, step, before;
+
+  int64_t tiles(const Axis<int64_t>& a) const { return ceil_div(a.out + before, outputs); }
 };
-inline AxisTiling cut_axis(const Axis<int64_t>& a, int64_t positions, int64_t align, int64_t most) {
-  const int64_t first = floor_div(ceil_div(a.padding - a.dilation * (a.kernel - 1), a.stride), align) * align;
-  const int64_t reached = floor_div(a.padding - 1, a.stride) - first + 1;  // beside one for each stride of outputs
+inline AxisTiling cut_axis(const Axis<int64_t>& a, int64_t positions, int64_t align, int64_t most, int64_t before) {
+  const int64_t padding = a.padding - before;
+  const int64_t first = floor_div(ceil_div(padding - a.dilation * (a.kernel - 1), a.stride), align) * align;
+  const int64_t reached = floor_div(padding - 1, a.stride) - first + 1;  // beside one for each stride of outputs
   int64_t step = std::min(positions - reached, most / a.stride);
   step -= step % align;
-  return step < 1 ? AxisTiling{} : AxisTiling{std::min(step * a.stride, a.out), first, step};
+  return step < 1 ? AxisTiling{} : AxisTiling{std::min(step * a.stride, a.out + before), first, step, before};
 }
 
-// `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row.
-inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
+// The fewest tiles, which may begin ahead by a multiple of `unit`, if that is not 0: they may have inputs of fewer
+// positions then.
+inline AxisTiling best_cut(const Axis<int64_t>& a, int64_t positions, int64_t align, int64_t most, int64_t unit) {
+  constexpr int64_t enough = 64;  // of a large stride it would be many
+  const int64_t end = unit == 0 ? 1 : std::min(a.stride * align, enough);
+  AxisTiling best{};
+  for (int64_t before = 0; before < end; before += std::max<int64_t>(unit, 1)) {
+    const AxisTiling t = cut_axis(a, positions, align, most, before);
+    if (t.outputs > 0 && (best.outputs == 0 || t.tiles(a) < best.tiles(a))) best = t;
+  }
+  return best;
+}
+
+// `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row. `ahead`: tiles may
+// begin ahead of y, so that there are fewer of them, which are larger.
+inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, bool ahead) {
   const int64_t positions = p.in_h * p.in_w, vector = vector_of(p), side = box_side(p), boxes = c.columns / side;
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const auto padded = [&](int64_t n) { return ceil_div(n, vector) * vector; };
@@ -98,17 +120,22 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies) {
     if (copies) t.memory_image = p.in_h * t.memory_row;
     t.segments = together == 0 ? boxes : together;
     t.row_pitch = together == 0 ? t.memory_row : together * side;
-    const AxisTiling rows = cut_axis(h, c.columns / t.row_pitch, 1, most_rows);
-    AxisTiling columns{p.out_w, 0, 0};
-    if (together > 0) columns = cut_axis(w, t.row_pitch, vector, most_columns);
+    const AxisTiling rows = best_cut(h, c.columns / t.row_pitch, 1, most_rows, ahead ? 1 : 0);
+    AxisTiling columns{p.out_w, 0, 0, 0};
+    if (together > 0) columns = best_cut(w, t.row_pitch, vector, most_columns, ahead ? widest_store(p) : 0);
     if (rows.outputs == 0 || columns.outputs == 0 || columns.outputs > most_columns) continue;
-    t.rows = rows.outputs, t.first_row = rows.first, t.row_step = rows.step;
+    t.rows = rows.outputs, t.rows_before = rows.before, t.first_row = rows.first, t.row_step = rows.step;
     t.columns = columns.outputs, t.first_column = columns.first, t.column_step = columns.step;
-    t.row_tiles = ceil_div(p.out_h, t.rows), t.column_tiles = ceil_div(p.out_w, t.columns);
+    t.columns_before = columns.before;
+    t.row_tiles = rows.tiles(h), t.column_tiles = columns.tiles(w);
     consider(t);
   }
   return best;
 }
+
+// What the planner has chosen.
+inline void set_ahead(Plan& plan, bool ahead) { plan.cut[0] = ahead ? 1 : 0; }
+inline bool begins_ahead(const Plan& plan) { return plan.cut[0] != 0; }
 
 // Elements from a channel to the next where x is copied; and bytes of the copy.
 inline int64_t copied_row(const Problem& p, const Tiling& t) {
@@ -146,7 +173,7 @@ inline int64_t slices_of(const Tiling& t, int64_t threads) {
 
 // Elements of a row of y that are written at once, of 16-bit types by four threads that exchange theirs: 8, 2 or 1.
 inline int32_t store_width(const Problem& p, const Tiling& t, const void* y) {
-  for (const int32_t width : {p.dtype == DataType::float32 ? 2 : 8, 2}) {
+  for (const int32_t width : {widest_store(p), 2}) {
     const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % width == 0; };
     if (reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(width * element_size(p.dtype)) == 0 &&
         p.out_w % width == 0 && t.columns % width == 0 && fits(p.batch, p.y_strides[0]) &&

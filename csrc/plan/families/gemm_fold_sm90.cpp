@@ -40,13 +40,13 @@ bool takes_x(const Problem& p, const family::Tiling& t) {
          family::make_x_map(p, t, nullptr, false).valid();
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies) {
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies, bool ahead) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
   const bool strict = p.strict_float32();
   if (!family::compiled(config, strict)) return refused("has no registers for two parts of float32");
   if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
-  const family::Tiling t = family::make_tiling(config, p, copies);
+  const family::Tiling t = family::make_tiling(config, p, copies, ahead);
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
     return refused("needs more tiles than are numbered in 32 bits");
@@ -58,6 +58,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
+  family::set_ahead(c.plan, ahead);
   c.plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0;
 
   const auto number = [](auto n) { return static_cast<double>(n); };
@@ -96,7 +97,11 @@ void gemm_fold_sm90_candidates(const Problem& p, const DeviceInfo& device, std::
       out.push_back(refuse(Algorithm::gemm_fold_sm90, family::configs[row].name, reason));
       continue;
     }
-    out.push_back(faster(candidate_of(p, device, row, false), candidate_of(p, device, row, true)));
+    Candidate best = candidate_of(p, device, row, false, false);
+    for (const auto [copies, ahead] : {std::pair{true, false}, {false, true}, {true, true}}) {
+      best = faster(best, candidate_of(p, device, row, copies, ahead));
+    }
+    out.push_back(std::move(best));
   }
 }
 
