@@ -292,6 +292,7 @@ def test_the_memory_format_of_an_adjoint_can_be_asked_for(layout, role, device):
 
 DEPTHWISE = Problem(4, 64, 64, (30, 33), (4, 4), (2, 2), (1, 1), (0, 0), 64)
 UNALIGNED = Problem(4, 64, 32, (21, 27), (4, 4), (2, 2), (1, 1))  # rows of x begin anywhere
+FEW_TILES = Problem(2, 64, 8, (21, 27), (4, 4), (2, 2), (1, 1))
 SCATTER = Problem(8, 64, 48, (7, 7), (2, 2), (2, 2))  # images do
 # A layer of each family beside the implicit GEMMs of test_implicit_gemm.py, those that copy x among them.
 EVERY_FAMILY = {
@@ -308,6 +309,7 @@ EVERY_FAMILY = {
     "gemm_fold_sm90/64x128": ("float16", UNALIGNED, "nchw"),
     "gemm_fold_sm90/64x256": ("tf32", UNALIGNED, "nchw"),
     "gemm_fold_sm90/128x128": ("ieee", UNALIGNED, "nchw"),
+    "gemm_fold_sm90/64x128_cooperative": ("bfloat16", FEW_TILES, "nchw"),
     "implicit_gemm_nchw_sm90/2x32x256": ("float16", UNALIGNED, "nchw"),
     "implicit_gemm_nchw_sm90/subpixel_64x256": ("tf32", UNALIGNED, "nchw"),
     "implicit_gemm_nhwc_sm90/32x256": ("float16", UNALIGNED, "nhwc"),
