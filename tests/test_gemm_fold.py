@@ -106,6 +106,13 @@ def test_warpgroups_share_a_tile_where_there_is_one_for_each_block():
     assert explained(few, torch.float16).configuration in COOPERATIVE
 
 
+@pytest.mark.parametrize("padding", (0, 1))
+def test_tiles_begin_ahead_where_their_outputs_have_fewer_inputs(padding):
+    """Four rows of x are all inputs of six rows of y, which begin ahead of it where the padding is odd."""
+    p = Problem(1, 128, 3, (128, 128), (4, 4), (2, 2), (padding, padding))
+    assert candidates(p)["64x256_cooperative"].plan.grid == 43 * 3
+
+
 def test_plans_of_small_layers_use_it():
     """Layers that wait for a kernel that packs or transposes longer than for their own."""
     for p in (
