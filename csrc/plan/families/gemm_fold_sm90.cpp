@@ -1,6 +1,7 @@
 // Kernels of any size in float32 and 16-bit types, NCHW, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "../../kernels/gemm_fold_sm90/tiling.h"
 #include "family.h"
@@ -100,7 +101,7 @@ void gemm_fold_sm90_candidates(const Problem& p, const DeviceInfo& device, std::
       continue;
     }
     Candidate best = candidate_of(p, device, row, false, false);
-    for (const auto [copies, ahead] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    for (const auto& [copies, ahead] : {std::pair{true, false}, {false, true}, {true, true}}) {
       best = faster(best, candidate_of(p, device, row, copies, ahead));
     }
     out.push_back(std::move(best));
