@@ -76,7 +76,7 @@ bool run(int32_t row) {
     const bool ahead = pick(0, 1) == 0;
     const bool copies = plan.workspace_bytes > 0;
     const auto fits = [&](const family::Tiling& t) {
-      return t.tiles > 0 && (!family::configs[row].cooperative || t.tiles <= 132);
+      return t.tiles > 0 && (!family::configs[row].cooperative || t.tiles <= find_device("h200")->multiprocessors);
     };
     if (const family::Tiling t = family::make_tiling(family::configs[row], p, copies, ahead); fits(t)) {
       family::set_ahead(plan, ahead);

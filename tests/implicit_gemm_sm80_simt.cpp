@@ -87,7 +87,7 @@ bool run(DataType dtype, Precision precision) {
                  static_cast<size_t>(launch.pack.tile.shared_bytes),
                  [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
     launch_row<mode>(plan.configuration, launch);
-    whole_steps += mode != Mode::ieee && launch.params.full_sets != 0;  // which has no loop for them
+    whole_steps += launch.params.full_sets != 0;
     if (launch.params.from_registers) ++(launch.params.column_phases == 1 ? one_phase : two_phases);
     const GemmTile& t = plan.tile;
     const std::string what =

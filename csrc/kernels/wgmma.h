@@ -48,8 +48,6 @@ namespace convt::device {
     CONVT_WGMMA("m64n32" k, types, 16, 17, how, options);    \
   } else if constexpr (N == 64) {                            \
     CONVT_WGMMA("m64n64" k, types, 32, 33, how, options);    \
-  } else if constexpr (N == 32) {                            \
-    CONVT_WGMMA("m64n32" k, types, 16, 17, how, options);    \
   } else if constexpr (N == 72) {                            \
     CONVT_WGMMA("m64n72" k, types, 36, 37, how, options);    \
   } else if constexpr (N == 96) {                            \

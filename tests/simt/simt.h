@@ -301,15 +301,9 @@ inline void arrive_at(int id, unsigned threads) {
 }
 
 inline void wait_at(int id, unsigned threads) {
-  Barrier& b = block->barriers[id];
-  if (b.expected != 0 && b.expected != threads) fail("a barrier is used with two thread counts");
-  b.expected = threads;
   block->current->barrier = id;
   block->current->state = State::at_barrier;
-  if (++b.arrived == b.expected) {
-    release(b, id);
-    block->current->state = State::ready;
-  }
+  arrive_at(id, threads);
   to_scheduler();
 }
 
