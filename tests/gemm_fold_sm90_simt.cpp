@@ -60,8 +60,8 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {}, several_images = 0,
-    widths[9] = {};
+int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {}, fewer_boxes = 0,
+    several_images = 0, widths[9] = {};
 
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
@@ -73,21 +73,23 @@ bool run(int32_t row) {
     if (!forced) continue;
     Plan plan = *forced;
     // Copied though it need not be, and tiles that begin ahead, or do not.
-    const bool ahead = pick(0, 1) == 0;
+    const family::Config& config = family::configs[row];
+    const int32_t boxes = family::most_boxes(config, p);
+    const family::Cut cut{pick(0, 1) == 0, static_cast<int32_t>(pick(0, 1) == 0 ? boxes : pick(1, boxes))};
     const bool copies = plan.workspace_bytes > 0;
     const auto fits = [&](const family::Tiling& t) {
-      return t.tiles > 0 && (!family::configs[row].cooperative || t.tiles <= find_device("h200")->multiprocessors);
+      return t.tiles > 0 && (!config.cooperative || t.tiles <= find_device("h200")->multiprocessors);
     };
-    if (const family::Tiling t = family::make_tiling(family::configs[row], p, copies, ahead); fits(t)) {
-      family::set_ahead(plan, ahead);
+    if (const family::Tiling t = family::make_tiling(config, p, copies, cut); fits(t)) {
+      family::set_cut(plan, cut);
       plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0, plan.grid = t.tiles;
     }
     if (plan.workspace_bytes == 0 && pick(0, 2) == 0) {
-      const family::Tiling t = family::make_tiling(family::configs[row], p, true, family::begins_ahead(plan));
+      const family::Tiling t = family::make_tiling(config, p, true, family::cut_of(plan));
       if (fits(t)) plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
     }
     // A block takes several tiles.
-    if (!family::configs[row].cooperative) plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
+    if (!config.cooperative) plan.grid = pick(1, std::min<int64_t>(4, plan.grid));
     const simt::Buffer<unsigned char> workspace(plan.workspace_bytes, 0);
     family::Launch launch;
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data, workspace.data}, launch);
@@ -100,6 +102,7 @@ bool run(int32_t row) {
     launch_row<Scalar, Strict>(plan, params);
     ++(params.copies_x ? copied : in_place);
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
+    fewer_boxes += params.boxes < boxes;
     begins_ahead[0] += params.rows_before > 0, begins_ahead[1] += params.columns_before > 0;
     several_images += params.images > 1, ++widths[params.store_width];
     const std::string what = configuration + (params.copies_x ? ", copied" : "") + ", tiles of " +
@@ -128,9 +131,11 @@ int main(int argc, char** argv) {
         return convt::run<float, false>(row);
     }
   });
-  std::printf("copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, ahead: %d, %d, several images: %d; ",
-              convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::begins_ahead[0],
-              convt::begins_ahead[1], convt::several_images);
+  std::printf(
+      "copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, ahead: %d, %d, fewer boxes: %d, several images: "
+      "%d; ",
+      convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::begins_ahead[0],
+      convt::begins_ahead[1], convt::fewer_boxes, convt::several_images);
   std::printf("vectors of 1: %d, 2: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[8]);
   return status;
 }

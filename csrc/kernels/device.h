@@ -371,9 +371,6 @@ CONVT_DEVICE void bulk_load(SharedAddress shared, const void* global, uint32_t b
 #endif
 }
 
-// Brings a line of memory into L2, so that who reads it later does not wait for memory.
-CONVT_DEVICE void prefetch_line(const void* global) { asm volatile("prefetch.global.L2 [%0];" ::"l"(global)); }
-
 // Has the copy engine bring memory into L2, both operands multiples of 16.
 CONVT_DEVICE void bulk_prefetch(const void* global, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900

@@ -851,9 +851,6 @@ inline void bulk_load(SharedAddress shared, const void* global, uint32_t bytes, 
   }
 }
 
-inline void prefetch_line(const void* global) {
-  static_cast<void>(*static_cast<const volatile unsigned char*>(global));
-}
 inline void bulk_prefetch(const void* global, uint32_t bytes) {
   if (reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0) {
     simt::fail("a bulk prefetch is not aligned to 16 bytes");

@@ -532,10 +532,6 @@ __global__ void __launch_bounds__(32 * resident_warps(Tiles), 1) column_kernel(c
   const uint32_t touched = touch(p, blockIdx.y);
   if (lane == 0) tile_at(0) = tile_of(p, blockIdx.x);
   __syncwarp();
-  if (p.bias != nullptr && static_cast<int32_t>(threadIdx.x) < p.out_channels) {
-    const int64_t channel = tile_at(0).channel + static_cast<int32_t>(threadIdx.x);
-    device::prefetch_line(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride);
-  }
   const int32_t weight_bytes =
       weight_pitch(p.padded_columns, sizeof(Scalar)) * static_cast<int32_t>(4 * sizeof(Scalar));
   const int32_t column_words = p.columns * p.pitch;  // of the products of one split

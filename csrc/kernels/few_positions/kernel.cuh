@@ -108,10 +108,6 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor)
   const int64_t first_output = (int64_t{group} * p.channel_blocks.divisor + block_of_channels) * p.block_channels;
   const int64_t first_input = int64_t{group} * p.channels;
 
-  if (p.bias != nullptr && static_cast<int32_t>(threadIdx.x) < p.block_channels) {
-    device::prefetch_line(static_cast<const Scalar*>(p.bias) + (first_output + threadIdx.x) * p.bias_stride);
-  }
-
   uint32_t lane = threadIdx.x;
   const auto row_lane = static_cast<int32_t>(p.lanes.divide(lane));
   const auto first_column = static_cast<int32_t>(lane) * Vector;

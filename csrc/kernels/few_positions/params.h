@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "../../plan/plan.h"
+#include "../access_width.h"
 #include "../divisor.h"
 #include "../strided_params.h"
 #include "config.h"
@@ -40,11 +41,11 @@ inline int32_t vector_elements(const Problem& p, int64_t out_channels) {
     const bool kernels = rows && (p.kernel_h == 1 || p.w_strides[2] == p.kernel_w);
     const bool channels = kernels && (p.w_strides[1] == taps || p.out_channels_per_group() == 1);
     run = channels ? out_channels * taps : kernels ? taps : 1;
-    starts = std::gcd(p.in_channels > 1 ? p.w_strides[0] : 0, channels ? run : p.w_strides[1]);
+    starts = std::gcd(used_stride(p.in_channels, p.w_strides[0]), channels ? run : p.w_strides[1]);
   } else {
     run = out_channels;
-    starts = std::gcd(std::gcd(p.in_channels > 1 ? p.w_strides[0] : 0, out_channels),
-                      std::gcd(p.kernel_h > 1 ? p.w_strides[2] : 0, p.kernel_w > 1 ? p.w_strides[3] : 0));
+    starts = std::gcd(std::gcd(used_stride(p.in_channels, p.w_strides[0]), out_channels),
+                      std::gcd(used_stride(p.kernel_h, p.w_strides[2]), used_stride(p.kernel_w, p.w_strides[3])));
   }
   for (const int64_t bytes : {int64_t{16}, int64_t{4}}) {
     const int64_t n = bytes / size;

@@ -61,6 +61,10 @@ inline constexpr int32_t table_bytes = 4 * (most_rows + most_columns);
 inline constexpr int32_t most_together = 8;  // channels that a thread sums at a time, or half as many
 
 constexpr int32_t stage_bytes(const Config& c) { return (c.blocks + c.columns / block_rows) * block_bytes; }
+// Of a stage, what is brought for a tile of so many boxes of positions.
+constexpr int32_t brought_bytes(const Config& c, int64_t element_bytes, int32_t boxes) {
+  return c.blocks * block_bytes + boxes * box_bytes(element_bytes);
+}
 // A tile is staged as float32, [kernel row][kernel column][channel][position]. With 32 bytes between kernel columns,
 // lanes of four rows of the product write to different banks. With 64 between kernel rows, so do lanes that read for
 // two rows of y, of a stride of two. Beyond the last channel, a thread that sums several reads up to three more.

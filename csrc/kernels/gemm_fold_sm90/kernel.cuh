@@ -64,12 +64,13 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
       device::mbarrier_wait(shared.empty(ring.stage), ring.parity);
       const device::SharedAddress full = shared.full(ring.stage);
-      device::mbarrier_arrive_expect(full, stage_bytes(config));
+      device::mbarrier_arrive_expect(full, brought_bytes(config, sizeof(Scalar), p.boxes));
       const device::SharedAddress w = shared.start + ring.stage * stage_bytes(config),
                                   x = w + config.blocks * block_bytes;
       const int32_t channel = chunk * side;
 #pragma unroll
       for (int s = 0; s < segments; ++s) {
+        if (s >= p.boxes) break;
         const int32_t at[] = {position[s], channel, tile.group, image[s], 0};
         device::box_load(x + s * bytes, p.x_map, at, full);
       }
@@ -324,7 +325,7 @@ CONVT_DEVICE void consume_together(const Params& p, const Shared<Row>& shared) {
   const Biases<Scalar, Row> biases(p, tile, thread);
   Products<Scalar, Strict, Row> products{shared, group, thread % group_threads / 32, thread % 32, {}};
   products.clear();
-  products.multiply(p.chunks, 0, [] {});
+  products.multiply(p.chunks, p.boxes, 0, [] {});
   if (Strict) tile = Tile::of(p, device::opaque(static_cast<int32_t>(blockIdx.x)));  // the products take all registers
   // Nobody reads the stages any more.
   device::named_barrier(1, consumers);
@@ -360,7 +361,7 @@ CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
     const uint32_t order = (turn + 1 - static_cast<uint32_t>(group)) & 1;
     if (waits) device::mbarrier_wait(shared.multiplies(group), order);
     ++turn;
-    products.multiply(p.chunks, chunks_before,
+    products.multiply(p.chunks, p.boxes, chunks_before,
                       [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
     if (Strict) tile = Tile::of(p, device::opaque(number));  // the products take all registers
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);

@@ -19,7 +19,7 @@ struct Params {
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
   int64_t w_in_stride, w_row_stride, w_column_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
-  int32_t chunks, tiles;
+  int32_t chunks, tiles, boxes;           // boxes of positions, of a tile
   int32_t batch, channels, out_channels;  // channels of a group
   int32_t taps, tile_channels;
   int32_t tap_pitch, kernel_row_pitch;  // of what is staged: bytes from a tap, or a row of them, to the next
@@ -49,7 +49,7 @@ struct Launch {
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
   const Config& config = configs[plan.configuration];
   const bool copies = plan.workspace_bytes > 0;
-  const Tiling t = make_tiling(config, p, copies, begins_ahead(plan));
+  const Tiling t = make_tiling(config, p, copies, cut_of(plan));
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
   q = {};
@@ -68,7 +68,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.y_row_stride = p.y_strides[2], q.bias_stride = p.bias_stride;
-  q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
+  q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles), q.boxes = narrow(t.boxes);
   q.batch = narrow(p.batch), q.channels = narrow(p.in_channels_per_group());
   q.out_channels = narrow(p.out_channels_per_group());
   q.taps = narrow(p.kernel_h * p.kernel_w), q.tile_channels = narrow(t.channels);

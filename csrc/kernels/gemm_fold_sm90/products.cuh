@@ -64,8 +64,8 @@ CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
   device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
 }
 
-// `multiply` takes the chunks of a tile, of which the block had `before` until then, from the stages, and calls
-// `issued` when the other warpgroup may multiply. `stage` writes them.
+// `multiply` takes the chunks of a tile, which has so many boxes of positions, from the stages; the block had `before`
+// chunks until then. It calls `issued` when the other warpgroup may multiply. `stage` writes the sums.
 template <class Scalar, bool Strict, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
@@ -88,7 +88,7 @@ struct Products {
   }
 
   template <class F>
-  CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
+  CONVT_DEVICE void multiply(int32_t chunks, int32_t, uint32_t before, const F& issued) {
     constexpr uint32_t step = k_of_product * row_bytes / 16, of_8_rows = 8 * row_bytes;
     const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
     // A half of a block's positions begins inside of its rows: the swizzle is of addresses.
@@ -169,6 +169,9 @@ struct Products<float, Strict, Row> {
     return (config.cooperative ? group * config.group_columns() : 0) + warp % warps_n * columns;
   }
 
+  // A block's only tile may have fewer boxes of positions than there is room for. (Others may, too, but are not asked.)
+  CONVT_DEVICE bool has_positions(int32_t boxes) const { return !config.cooperative || first_column() / side < boxes; }
+
   CONVT_DEVICE void clear() {
 #pragma unroll
     for (int i = 0; i < m_tiles; ++i) {
@@ -186,8 +189,7 @@ struct Products<float, Strict, Row> {
   static constexpr uint32_t bits_of(int eight) { return static_cast<uint32_t>(eight) * 32; }
 
   template <class F>
-  CONVT_DEVICE void multiply(int32_t chunks, uint32_t before, const F& issued) {
-    constexpr uint32_t of_product = 8 * row_bytes;
+  CONVT_DEVICE void multiply(int32_t chunks, int32_t boxes, uint32_t before, const F& issued) {
     device::Ring ring = device::Ring::after(before, stages);
     uint32_t full = 0;
     uint32_t a_offset[2], b_offset[2];
@@ -206,50 +208,57 @@ struct Products<float, Strict, Row> {
       // Asked for before the products, since the answer takes long. The stage after a tile's last one may be a turn
       // ahead.
       full = chunk + 1 < chunks ? device::mbarrier_test(shared.full(next.stage), next.parity) : 0;
-      // Strict float32 has no registers for several turns of operands.
-#pragma unroll(Strict ? 1 : side / 8)
-      for (int k = 0; k < side / 8; ++k) {
-        const device::SharedAddress of_k = start + static_cast<uint32_t>(k) * of_product;
-        const device::SharedAddress a_start[2] = {of_k + a_offset[0], of_k + a_offset[1]};
-        const device::SharedAddress b_start[2] = {of_k + b_offset[0], of_k + b_offset[1]};
-        const auto load_a = [&](int i, uint32_t (&a)[4]) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            a[e] = device::load_shared_4((a_start[e / 2] ^ bits_of(2 * (i % 2) + e % 2)) +
-                                         static_cast<uint32_t>(i / 2 * bytes));
-          }
-        };
-        uint32_t b[n_tiles][2];
-        const auto load_b = [&] {
-#pragma unroll
-          for (int j = 0; j < n_tiles; ++j) {
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              b[j][e] =
-                  device::load_shared_4((b_start[e] ^ bits_of(j % quads)) + static_cast<uint32_t>(j / quads * bytes));
-            }
-          }
-        };
-        if constexpr (Strict) {
-          load_b();
-          multiply_split(load_a, b);
-        } else {
-          uint32_t a[m_tiles][4];
-#pragma unroll
-          for (int i = 0; i < m_tiles; ++i) load_a(i, a[i]);
-          load_b();
-#pragma unroll
-          for (int i = 0; i < m_tiles; ++i) {
-#pragma unroll
-            for (int j = 0; j < n_tiles; ++j) device::mma_m16n8k8_tf32(sums[i][j], a[i], b[j]);
-          }
-        }
-      }
+      if (has_positions(boxes)) add_chunk(start, a_offset, b_offset);
       __syncwarp();
       device::mbarrier_arrive_if(shared.empty(ring.stage), lane == 0);
       ring = next;
     }
     issued();
+  }
+
+  // The products of a chunk. The operands of this lane are so far from its start.
+  CONVT_DEVICE void add_chunk(device::SharedAddress start, const uint32_t (&a_offset)[2],
+                              const uint32_t (&b_offset)[2]) {
+    constexpr uint32_t of_product = 8 * row_bytes;
+    // Strict float32 has no registers for several turns of operands.
+#pragma unroll(Strict ? 1 : side / 8)
+    for (int k = 0; k < side / 8; ++k) {
+      const device::SharedAddress of_k = start + static_cast<uint32_t>(k) * of_product;
+      const device::SharedAddress a_start[2] = {of_k + a_offset[0], of_k + a_offset[1]};
+      const device::SharedAddress b_start[2] = {of_k + b_offset[0], of_k + b_offset[1]};
+      const auto load_a = [&](int i, uint32_t (&a)[4]) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          a[e] = device::load_shared_4((a_start[e / 2] ^ bits_of(2 * (i % 2) + e % 2)) +
+                                       static_cast<uint32_t>(i / 2 * bytes));
+        }
+      };
+      uint32_t b[n_tiles][2];
+      const auto load_b = [&] {
+#pragma unroll
+        for (int j = 0; j < n_tiles; ++j) {
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            b[j][e] =
+                device::load_shared_4((b_start[e] ^ bits_of(j % quads)) + static_cast<uint32_t>(j / quads * bytes));
+          }
+        }
+      };
+      if constexpr (Strict) {
+        load_b();
+        multiply_split(load_a, b);
+      } else {
+        uint32_t a[m_tiles][4];
+#pragma unroll
+        for (int i = 0; i < m_tiles; ++i) load_a(i, a[i]);
+        load_b();
+#pragma unroll
+        for (int i = 0; i < m_tiles; ++i) {
+#pragma unroll
+          for (int j = 0; j < n_tiles; ++j) device::mma_m16n8k8_tf32(sums[i][j], a[i], b[j]);
+        }
+      }
+    }
   }
 
   // The products of 8 channels in strict float32. A tensor core truncates its sums: it adds up these products only, the
@@ -290,6 +299,7 @@ struct Products<float, Strict, Row> {
   }
 
   CONVT_DEVICE void stage(const Params& p, int32_t skipped) {
+    if (!has_positions(p.boxes)) return;
 #pragma unroll
     for (int i = 0; i < m_tiles; ++i) {
 #pragma unroll

@@ -35,9 +35,9 @@ struct Tiling {
   int64_t image_pitch = 0, row_pitch = 0;
   // In memory, elements from a row of x to the next; if x is copied, images too.
   int64_t memory_row = 0, memory_image = 0;
-  // Boxes of positions: after so many that follow each other, the next ones are of the next image, or of the next
-  // row.
-  int64_t segments = 0;
+  // Boxes of positions that a tile brings: after so many that follow each other, the next ones are of the next image,
+  // or of the next row.
+  int64_t boxes = 0, segments = 0;
   bool next_is_image = false;
   int64_t channels = 0, output_tiles = 0;  // of a tile; of a group
   int64_t chunks = 0;                      // of input channels, as many as a box has
@@ -47,11 +47,12 @@ struct Tiling {
 // Elements of y that are written at once, at most.
 inline int32_t widest_store(const Problem& p) { return p.dtype == DataType::float32 ? 2 : 8; }
 
-// Of an axis cut into tiles of at most `most` outputs that have inputs of `positions` positions, the first of which is
-// a multiple of `align`: outputs of a tile (none if it has too few positions for any), its first position, and from a
-// tile to the next. The first tile begins `before` outputs ahead of the axis.
+// Of an axis cut into tiles of at most `most` outputs that have inputs of at most `positions` positions, the first of
+// which is a multiple of `align`: outputs of a tile (none if it has too few positions for any), its first position, and
+// from a tile to the next; and positions that they have inputs of. The first tile begins `before` outputs ahead of the
+// axis.
 struct AxisTiling {
-  int64_t outputs, first, step, before;
+  int64_t outputs, first, step, before, positions;
 
   int64_t tiles(const Axis<int64_t>& a) const { return ceil_div(a.out + before, outputs); }
 };
@@ -61,7 +62,8 @@ inline AxisTiling cut_axis(const Axis<int64_t>& a, int64_t positions, int64_t al
   const int64_t reached = floor_div(padding - 1, a.stride) - first + 1;  // beside one for each stride of outputs
   int64_t step = std::min(positions - reached, most / a.stride);
   step -= step % align;
-  return step < 1 ? AxisTiling{} : AxisTiling{std::min(step * a.stride, a.out + before), first, step, before};
+  if (step < 1) return {};
+  return {std::min(step * a.stride, a.out + before), first, step, before, reached + step};
 }
 
 // The fewest tiles, which may begin ahead by a multiple of `unit`, if that is not 0: they may have inputs of fewer
@@ -77,10 +79,21 @@ inline AxisTiling best_cut(const Axis<int64_t>& a, int64_t positions, int64_t al
   return best;
 }
 
-// `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row. `ahead`: tiles may
-// begin ahead of y, so that there are fewer of them, which are larger.
-inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, bool ahead) {
-  const int64_t positions = p.in_h * p.in_w, vector = vector_of(p), side = box_side(p), boxes = c.columns / side;
+// What a plan says of a tiling. `ahead`: tiles may begin ahead of y, so that there are fewer of them, which are larger.
+// `boxes`: a tile's positions at most, which may be fewer than its columns: then there are more tiles, each of which
+// brings less.
+struct Cut {
+  bool ahead;
+  int32_t boxes;
+};
+inline int32_t most_boxes(const Config& c, const Problem& p) { return c.columns / box_side(p); }
+inline void set_cut(Plan& plan, const Cut& cut) { plan.cut[0] = cut.ahead ? 1 : 0, plan.cut[1] = cut.boxes; }
+inline Cut cut_of(const Plan& plan) { return {plan.cut[0] != 0, plan.cut[1]}; }
+
+// `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row.
+inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, const Cut& cut) {
+  const int64_t positions = p.in_h * p.in_w, vector = vector_of(p), side = box_side(p), boxes = cut.boxes,
+                most_positions = boxes * side;
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const auto padded = [&](int64_t n) { return ceil_div(n, vector) * vector; };
   Tiling best;
@@ -100,15 +113,15 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, bool a
     t.rows = p.out_h, t.columns = p.out_w, t.row_pitch = t.memory_row = p.in_w;
     if (copies) {
       // Images one after another, if tiles of so many begin at 16 bytes, or each at 16 bytes.
-      int64_t dense = c.columns / positions;
+      int64_t dense = most_positions / positions;
       if (dense < p.batch) dense -= dense % (vector / std::gcd(positions, vector));
-      const int64_t apart = c.columns / padded(positions);
+      const int64_t apart = most_positions / padded(positions);
       t.images = std::min(p.batch, std::max(dense, apart));
       t.image_pitch = t.memory_image = dense >= apart ? positions : padded(positions);
-      t.segments = boxes;
+      t.segments = boxes, t.boxes = ceil_div((t.images - 1) * t.image_pitch + positions, side);
     } else {
       t.segments = ceil_div<int64_t>(positions, side), t.image_pitch = t.segments * side;
-      t.images = std::min(p.batch, boxes / t.segments), t.next_is_image = true;
+      t.images = std::min(p.batch, boxes / t.segments), t.boxes = t.images * t.segments, t.next_is_image = true;
     }
     if (t.images > 0) consider(t);
   }
@@ -120,22 +133,18 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, bool a
     if (copies) t.memory_image = p.in_h * t.memory_row;
     t.segments = together == 0 ? boxes : together;
     t.row_pitch = together == 0 ? t.memory_row : together * side;
-    const AxisTiling rows = best_cut(h, c.columns / t.row_pitch, 1, most_rows, ahead ? 1 : 0);
-    AxisTiling columns{p.out_w, 0, 0, 0};
-    if (together > 0) columns = best_cut(w, t.row_pitch, vector, most_columns, ahead ? widest_store(p) : 0);
+    const AxisTiling rows = best_cut(h, most_positions / t.row_pitch, 1, most_rows, cut.ahead ? 1 : 0);
+    AxisTiling columns{p.out_w, 0, 0, 0, p.in_w};
+    if (together > 0) columns = best_cut(w, t.row_pitch, vector, most_columns, cut.ahead ? widest_store(p) : 0);
     if (rows.outputs == 0 || columns.outputs == 0 || columns.outputs > most_columns) continue;
     t.rows = rows.outputs, t.rows_before = rows.before, t.first_row = rows.first, t.row_step = rows.step;
     t.columns = columns.outputs, t.first_column = columns.first, t.column_step = columns.step;
-    t.columns_before = columns.before;
+    t.columns_before = columns.before, t.boxes = ceil_div(rows.positions * t.row_pitch, side);
     t.row_tiles = rows.tiles(h), t.column_tiles = columns.tiles(w);
     consider(t);
   }
   return best;
 }
-
-// What the planner has chosen.
-inline void set_ahead(Plan& plan, bool ahead) { plan.cut[0] = ahead ? 1 : 0; }
-inline bool begins_ahead(const Plan& plan) { return plan.cut[0] != 0; }
 
 // Elements from a channel to the next where x is copied; and bytes of the copy.
 inline int64_t copied_row(const Problem& p, const Tiling& t) {

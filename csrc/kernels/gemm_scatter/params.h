@@ -1,6 +1,7 @@
 // What the kernels of both families are given alike.
 #pragma once
 
+#include "../access_width.h"
 #include "../copy_rows.h"
 #include "../divisor.h"
 #include "../operands.h"
@@ -15,7 +16,7 @@ void set_common(Params& q, int64_t band, const Problem& p, const Operands& o, co
   q.y = static_cast<decltype(q.y)>(o.result);
   q.bias = p.has_bias ? static_cast<decltype(q.bias)>(o.bias) : nullptr;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
-  q.y_row_stride = p.out_h > 1 ? p.y_strides[2] : 0, q.bias_stride = p.bias_stride;
+  q.y_row_stride = used_stride(p.out_h, p.y_strides[2]), q.bias_stride = p.bias_stride;
   q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles);
   q.outputs = narrow(outputs_of_position(p)), q.positions = narrow(t.positions), q.rows = narrow(t.rows);
   q.out_channels = narrow(p.out_channels_per_group()), q.kernel_h = narrow(p.kernel_h);

@@ -168,7 +168,28 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
   const int32_t first_row = task.first_row;
   const auto in_columns = static_cast<int32_t>(p.in_columns.divisor);
 
-  // Copies of float32 inputs are on their way while the weights are loaded; 16-bit inputs are staged behind them.
+  if (thread == 0) *reinterpret_cast<volatile uint32_t*>(positions) = touched;
+  // Behind the last word of K: weights that do not exist, and a plane of zeros.
+#pragma unroll 1
+  for (int32_t i = thread; i < pairs; i += block) {
+    auto pair = static_cast<uint32_t>(i);
+    auto k = p.pair_count.divide(pair);
+    const auto j = static_cast<int32_t>(p.taps_of_row.divide(k));
+    const auto tap_row = j * p.h.stride, tap_column = static_cast<int32_t>(k) * p.w_axis.stride;
+    constexpr int32_t channels = sizeof(Scalar) == 4 ? 2 : 4;
+    const auto first = static_cast<int32_t>(pair) * channels;
+    const bool exists = i < p.depth;
+    of_weights[i] = {first * p.w_in_stride + tap_row * p.w_row_stride + tap_column * p.w_column_stride,
+                     smaller(channels, p.channels - first),
+                     static_cast<int16_t>(exists ? smaller(p.h.kernel - tap_row, 1 << 14) : 0),
+                     static_cast<int16_t>(exists ? smaller(p.w_axis.kernel - tap_column, 1 << 14) : 0)};
+    // A lane's are beside each other.
+    offsets[i % step_pairs * Steps + i / step_pairs] =
+        4 * (exists ? static_cast<int32_t>(pair) * p.plane - 2 * (j * in_columns + static_cast<int32_t>(k))
+                    : p.pairs * p.plane);
+  }
+  // Copies of float32 inputs are on their way while the weights are loaded, behind which they would wait; 16-bit inputs
+  // are staged behind them.
   const auto stage_inputs = [&](const auto& stage) {
     const int32_t first_in_row = p.first_q_h + first_row - (p.taps_h - 1);
     const int32_t first_in_column = p.first_q_w - (p.taps_w - 1);
@@ -197,23 +218,6 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
     });
     device::cp_async_commit();
   }
-  if (thread == 0) *reinterpret_cast<volatile uint32_t*>(positions) = touched;
-  // Behind the last word of K: weights that do not exist, and a plane of zeros.
-  for (int32_t i = thread; i < pairs; i += block) {
-    auto pair = static_cast<uint32_t>(i);
-    auto k = p.pair_count.divide(pair);
-    const auto j = static_cast<int32_t>(p.taps_of_row.divide(k));
-    const auto tap_row = j * p.h.stride, tap_column = static_cast<int32_t>(k) * p.w_axis.stride;
-    constexpr int32_t channels = sizeof(Scalar) == 4 ? 2 : 4;
-    const auto first = static_cast<int32_t>(pair) * channels;
-    const bool exists = i < p.depth;
-    of_weights[i] = {first * p.w_in_stride + tap_row * p.w_row_stride + tap_column * p.w_column_stride,
-                     smaller(channels, p.channels - first),
-                     static_cast<int16_t>(exists ? smaller(p.h.kernel - tap_row, 1 << 14) : 0),
-                     static_cast<int16_t>(exists ? smaller(p.w_axis.kernel - tap_column, 1 << 14) : 0)};
-    offsets[i] = 4 * (exists ? static_cast<int32_t>(pair) * p.plane - 2 * (j * in_columns + static_cast<int32_t>(k))
-                             : p.pairs * p.plane);
-  }
   __syncthreads();
 
   // The lane's phases are those of its outputs, too.
@@ -233,6 +237,7 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
     }
   }
 
+#pragma unroll 1
   for (int32_t i = thread; i < p.positions; i += block) {
     auto column = static_cast<uint32_t>(i);
     const auto row = static_cast<int32_t>(p.q_w.divide(column));
@@ -247,6 +252,7 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
                             : some,
                     at.row * p.y_row_stride + at.column * p.y_column_stride};
   }
+#pragma unroll 1
   for (int32_t i = thread; i < p.plane; i += block) inputs[p.pairs * p.plane + i] = 0;
   if constexpr (sizeof(Scalar) == 4) {
     device::cp_async_wait<0>();
@@ -294,7 +300,11 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
 
   const auto* from_inputs = reinterpret_cast<const unsigned char*>(inputs);
   constexpr int blocks = loop_positions / 8;  // of positions: columns of a product
-  float wrong = 0;                            // becomes NaN when an output is not finite
+  constexpr int offsets_at_once = Steps % 4 == 0 ? 4 : 2;
+  struct alignas(4 * offsets_at_once) OffsetsOfLane {
+    int32_t v[offsets_at_once];
+  };
+  float wrong = 0;  // becomes NaN when an output is not finite
   const int32_t begin = static_cast<int32_t>(task.part) * loop_positions,
                 step_positions = static_cast<int32_t>(p.parts.divisor) * loop_positions;
   for (int32_t first = begin; first < p.positions; first += step_positions) {
@@ -304,9 +314,11 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
     float sums[blocks][Tiles][4];
 #pragma unroll
     for (int i = 0; i < 4 * Tiles * blocks; ++i) sums[i / (4 * Tiles)][i / 4 % Tiles][i % 4] = 0;
+    OffsetsOfLane of;
 #pragma unroll
     for (int step = 0; step < Steps; ++step) {
-      const int32_t offset = offsets[step * step_pairs + t];
+      if (step % offsets_at_once == 0) of = *reinterpret_cast<const OffsetsOfLane*>(offsets + t * Steps + step);
+      const int32_t offset = of.v[step % offsets_at_once];
 #pragma unroll
       for (int i = 0; i < blocks; ++i) {
         // The plane of zeros has no row for the taps.

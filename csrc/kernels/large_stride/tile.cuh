@@ -314,10 +314,6 @@ __global__ void __launch_bounds__(block, tile_resident_blocks(configs[Row].tile_
   const auto split = static_cast<int32_t>(rest);
   const Scalar* x = static_cast<const Scalar*>(p.x) + int64_t{group} * p.channels * p.x_channel_stride;
   const Scalar* w = static_cast<const Scalar*>(p.w) + int64_t{group} * p.channels * p.w_in_stride;
-  if (p.bias != nullptr && thread < p.out_channels) {
-    const int64_t channel = int64_t{group} * p.out_channels + thread;
-    device::prefetch_line(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride);
-  }
 
   // The taps that a column of the tile has: those of its first phases.
   const Columns lowest = columns_at<Strict>(p, first_column);

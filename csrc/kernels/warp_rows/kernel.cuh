@@ -265,14 +265,16 @@ struct Window {
 };
 
 // Adds to the sums of some tiles their products with the same weights, of `Taps` columns of the kernel.
-template <class Scalar, bool Strict, int Taps, int Tiles, int Words, int WeightWords>
+template <class Scalar, bool Strict, bool Apart, int Taps, int Tiles, int Words, int WeightWords>
 CONVT_DEVICE void multiply_tiles(float (*const (&sums)[Tiles])[4], const uint32_t (*const (&a)[Taps][Tiles])[Words],
                                  const uint32_t (&b)[Taps][WeightWords]) {
   if constexpr (Strict) {
     // The products of parts as in multiply, but one by one: operands of four registers beside each other would leave
-    // too few, and what is spilled costs more. The tensor core sums two taps at most.
-    float sum[Tiles][4];
-    const auto product = [&](int of_a, int of_b, bool first) {
+    // too few, and what is spilled costs more. The tensor core sums two taps at most. Where there are registers for it,
+    // the larger products have a sum of their own, and wait for no others.
+    float small[Tiles][4], of_large[Tiles][4];
+    auto& large = Apart ? of_large : small;
+    const auto product = [&](float (&sum)[Tiles][4], int of_a, int of_b, bool first) {
 #pragma unroll
       for (int c = 0; c < Taps; ++c) {
         const uint32_t w[1] = {b[c][of_b == 2 ? 0 : of_b == 1 ? 1 : 3]};
@@ -287,16 +289,16 @@ CONVT_DEVICE void multiply_tiles(float (*const (&sums)[Tiles])[4], const uint32_
         }
       }
     };
-    product(1, 1, true);
-    product(0, 2, false);
-    product(2, 0, false);
-    product(0, 1, false);
-    product(1, 0, false);
-    product(0, 0, false);
+    product(small, 1, 1, true);
+    product(small, 0, 2, false);
+    product(small, 2, 0, false);
+    product(large, 0, 1, Apart);
+    product(large, 1, 0, false);
+    product(large, 0, 0, false);
 #pragma unroll
     for (int m = 0; m < Tiles; ++m) {
 #pragma unroll
-      for (int q = 0; q < 4; ++q) (*sums[m])[q] += sum[m][q];
+      for (int q = 0; q < 4; ++q) (*sums[m])[q] += Apart ? small[m][q] + large[m][q] : small[m][q];
     }
   } else {
     static_assert(Taps == 1);
@@ -571,7 +573,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
 
   typename X::Tiles operands[runs][Rows];
   Raw raw[runs];
-  float largest = 0;  // of strict float32's inputs
+  float largest = spoilt ? largest_of_parts : 0;  // of strict float32's inputs
 #pragma unroll
   for (int i = 0; i < Rows - 1; ++i) {
     int32_t before[2];
@@ -613,7 +615,6 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
       X::convert(before, raw[k], operands[k][Rows - 1]);
       if constexpr (Strict) largest = X::largest(largest, raw[k]);
     }
-    spoilt |= Strict && !(largest < largest_of_parts);
     const bool more = row + p.h.stride < last_row;
     if (more) {
       if constexpr (buffered) {
@@ -668,7 +669,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
                 rows[tap][m] = &operands[m / pixel_tiles][i][m % pixel_tiles + c + tap];
               }
             }
-            multiply_tiles<Scalar, Strict>(of_tile, rows, f);
+            multiply_tiles<Scalar, Strict, (Stride < 3)>(of_tile, rows, f);
           };
           constexpr std::integral_constant<int, 1> one;
 #pragma unroll
@@ -696,6 +697,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     }
     if (!more) break;
   }
+  if constexpr (Strict) spoilt = !(largest < largest_of_parts);
   if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns>(p, bias);
 }
 

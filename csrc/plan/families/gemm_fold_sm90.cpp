@@ -41,13 +41,13 @@ bool takes_x(const Problem& p, const family::Tiling& t) {
          family::make_x_map(p, t, nullptr, false).valid();
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies, bool ahead) {
+Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies, const family::Cut& cut) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
   const bool strict = p.strict_float32();
   if (!family::compiled(config, strict)) return refused("has no registers for two parts of float32");
   if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
-  const family::Tiling t = family::make_tiling(config, p, copies, ahead);
+  const family::Tiling t = family::make_tiling(config, p, copies, cut);
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
     return refused("needs more tiles than are numbered in 32 bits");
@@ -59,7 +59,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = family::shared_bytes(config);
-  family::set_ahead(c.plan, ahead);
+  family::set_cut(c.plan, cut);
   c.plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0;
 
   const auto number = [](auto n) { return static_cast<double>(n); };
@@ -69,9 +69,14 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // multiprocessor gets 36.8 bytes a clock from the second level of cache; then its sums, by a warp of each scheduler
   // or two, which wait for each turn's.
   const double rate = strict ? 3.3 : p.dtype == DataType::float32 ? 15.4 : 38.7;
-  const double multiply = chunks * (number(config.rows() * config.columns) / rate + 330);
+  // By mma.sync, warps without positions have nothing to do, which helps more if a scheduler has none that does.
+  const auto most_boxes = number(family::most_boxes(config, p));
+  const double filled = number(t.boxes) / most_boxes;
+  const double busy = p.dtype == DataType::float32 ? (filled + std::ceil(2 * filled) / 2) / 2 : 1;
+  const double multiply = chunks * (number(config.rows() * config.columns) * busy / rate + 330);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
-  const double read = chunks * family::stage_bytes(config) / 36.8 * readers;
+  const auto brought = number(family::brought_bytes(config, element_size(p.dtype), static_cast<int32_t>(t.boxes)));
+  const double read = chunks * brought / 36.8 * readers;
   const double main = 1280 + std::max(multiply, read);
   const int64_t threads = config.tile_threads();
   const double rows = number(p.kernel_h * p.kernel_w * t.channels),
@@ -100,9 +105,21 @@ void gemm_fold_sm90_candidates(const Problem& p, const DeviceInfo& device, std::
       out.push_back(refuse(Algorithm::gemm_fold_sm90, family::configs[row].name, reason));
       continue;
     }
-    Candidate best = candidate_of(p, device, row, false, false);
+    const family::Config& config = family::configs[row];
+    const auto best_of = [&](bool copies, bool ahead) {
+      int32_t boxes = family::most_boxes(config, p);
+      Candidate best = candidate_of(p, device, row, copies, {ahead, boxes});
+      // A block's only tile may have fewer positions, as long as there are multiprocessors for more tiles.
+      while (config.cooperative && --boxes > 0) {
+        const Candidate next = candidate_of(p, device, row, copies, {ahead, boxes});
+        if (!next.fits()) break;
+        best = faster(best, next);
+      }
+      return best;
+    };
+    Candidate best = best_of(false, false);
     for (const auto& [copies, ahead] : {std::pair{true, false}, {false, true}, {true, true}}) {
-      best = faster(best, candidate_of(p, device, row, copies, ahead));
+      best = faster(best, best_of(copies, ahead));
     }
     out.push_back(std::move(best));
   }
