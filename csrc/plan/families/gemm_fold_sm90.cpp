@@ -72,7 +72,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   // By mma.sync, warps without positions have nothing to do, which helps more if a scheduler has none that does.
   const auto most_boxes = number(family::most_boxes(config, p));
   const double filled = number(t.boxes) / most_boxes;
-  const double busy = p.dtype == DataType::float32 ? (filled + std::ceil(2 * filled) / 2) / 2 : 1;
+  const double busy = config.cooperative && p.dtype == DataType::float32 ? (filled + std::ceil(2 * filled) / 2) / 2 : 1;
   const double multiply = chunks * (number(config.rows() * config.columns) * busy / rate + 330);
   const double readers = std::max(0.4, std::min(number(t.tiles) / cores, 1.0));
   const auto brought = number(family::brought_bytes(config, element_size(p.dtype), static_cast<int32_t>(t.boxes)));
