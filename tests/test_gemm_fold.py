@@ -35,7 +35,8 @@ WIDE = Problem(1, 48, 16, (8, 336), (8, 1), (4, 1))  # more columns than a tile
 SIGNAL = Problem(2, 96, 48, (1, 1344), (1, 8), (1, 4))
 MANY_TAPS = Problem(1, 64, 8, (12, 16), (12, 12), (8, 8), (2, 2))
 DILATED = Problem(2, 64, 32, (16, 16), (3, 3), (1, 1), (4, 4), dilation=(4, 4))
-REAL = [POSE, DCGAN, CYCLEGAN, WAV2LIP, WIDE, SIGNAL, MANY_TAPS, DILATED]
+PIX2PIX = Problem(1, 128, 3, (128, 128), (4, 4), (2, 2), (1, 1))  # fewer tiles than multiprocessors
+REAL = [POSE, DCGAN, CYCLEGAN, WAV2LIP, WIDE, SIGNAL, MANY_TAPS, DILATED, PIX2PIX]
 
 
 def problem(rng):
@@ -111,6 +112,12 @@ def test_tiles_begin_ahead_where_their_outputs_have_fewer_inputs(padding):
     """Four rows of x are all inputs of six rows of y, which begin ahead of it where the padding is odd."""
     p = Problem(1, 128, 3, (128, 128), (4, 4), (2, 2), (padding, padding))
     assert candidates(p)["64x256_cooperative"].plan.grid == 43 * 3
+
+
+def test_the_only_tile_of_a_block_has_fewer_positions_where_there_are_multiprocessors_for_more():
+    """Six boxes of 32 positions instead of eight, of which warps without any have nothing to do: ten rows of y each."""
+    grids = {p: candidates(PIX2PIX, precise(p))["64x256_cooperative"].plan.grid for p in PRECISIONS}
+    assert grids == {"tf32": 26 * 5, "ieee": 26 * 5, "float16": 43 * 3, "bfloat16": 43 * 3}
 
 
 def test_plans_of_small_layers_use_it():
