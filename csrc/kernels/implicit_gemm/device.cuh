@@ -379,15 +379,21 @@ void choose_pack_tile(PackParams& p, int64_t fewest_blocks = fewest_pack_blocks)
   };
   constexpr int64_t groups = pack_words / Layout::group_words;
   const int64_t channel_tiles = ceil_div<int64_t>(p.by_channel_groups.divisor, groups);
+  const auto halves_have_vectors = [&] {
+    return (!taps_innermost && t.taps > 1) || (t.warps > 1 && takes_vectors(t.rows / 2));
+  };
   // Of few weights blocks have no more than a thread reads at once: what takes time is to wait for memory.
   const auto waits_again = [&] {
     const int64_t blocks =
         p.by_fragment_rows.divisor * (warps / t.warps) * ceil_div<int64_t>(taps, t.taps) * channel_tiles * p.groups;
     if (blocks >= fewest_blocks) return false;
     if (t.vectors == 0) return t.rows * t.taps * (pack_words / 8) > pack_threads;
-    return (!taps_innermost && t.taps > 1) || (t.warps > 1 && takes_vectors(t.rows / 2));
+    return halves_have_vectors();
   };
-  const auto too_large = [&] { return lay_out() > most_pack_bytes || waits_again(); };
+  const auto too_large = [&] {
+    const bool large_of_vectors = lay_out() > most_vector_pack_bytes && t.vectors > 0 && halves_have_vectors();
+    return t.shared_bytes > most_pack_bytes || large_of_vectors || waits_again();
+  };
   const auto halve_taps = [&] {
     while (too_large() && t.taps > 1) t.taps = (t.taps + 1) / 2;
   };

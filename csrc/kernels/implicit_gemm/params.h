@@ -58,7 +58,9 @@ inline constexpr int32_t pack_words = 32;                  // of channels, that 
 inline constexpr int32_t fewest_pack_blocks = 256;         // if tiles can be smaller
 inline constexpr int32_t fewest_resident_pack_blocks = 6;  // of a multiprocessor
 inline constexpr int32_t most_pack_lines = 4;              // of taps that do not follow each other
-inline constexpr int32_t most_pack_bytes = 35 * 1024;      // of a tile, so that those share a multiprocessor
+// Of a tile, so that those share a multiprocessor. Those that are read in vectors are done sooner if they are smaller;
+// of others the sectors are read more often then.
+inline constexpr int32_t most_pack_bytes = 35 * 1024, most_vector_pack_bytes = 17 * 1024;
 
 // The tile of a block that packs weights: so many taps, and rows of a fragment that so many warps write. In shared
 // memory, words from a row to the next and from a word of channels to the next.
