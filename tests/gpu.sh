@@ -33,7 +33,7 @@ step() {
 # Only convt's kernels are instrumented.
 sanitize() {
   local tests=(tests/test_parity.py) family
-  for family in depthwise implicit_gemm implicit_gemm_nchw implicit_gemm_nhwc gemm_scatter gemm_scatter_tf32 gemm_fold grouped warp_rows rolling_rows column few_positions large_stride; do
+  for family in depthwise implicit_gemm implicit_gemm_nchw implicit_gemm_nhwc gemm_scatter gemm_scatter_tf32 gemm_fold grouped warp_rows rolling_rows column few_channels few_positions large_stride; do
     [ ! -f "tests/test_$family.py" ] || tests+=("tests/test_$family.py")
   done
   CONVT_TEST_PROBLEMS=${CONVT_TEST_PROBLEMS:-2} timeout "${SANITIZER_SECONDS:-400}" \

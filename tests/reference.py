@@ -217,7 +217,7 @@ def tensor_core_of(x, w, **arguments):
     if x.device.type != "cuda" or x.dtype != torch.float32:
         return None
     algorithm = convt.explain(x, w, **arguments).algorithm
-    if algorithm in ("direct", "depthwise", "few_positions", "aten", "empty"):
+    if algorithm in ("direct", "depthwise", "few_channels", "few_positions", "aten", "empty"):
         return None
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
 

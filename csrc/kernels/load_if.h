@@ -59,6 +59,33 @@ CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
 
 #undef CONVT_LOAD_IF
 
+// One element of `Bytes` (2 or 4) where `is`; elsewhere `to` stays what it is, so that zeros need not be made for each
+// load.
+template <int Bytes>
+CONVT_DEVICE void load_over(bool is, const void* from, uint32_t& to) {
+  static_assert(Bytes == 2 || Bytes == 4);
+#if defined(__CUDA_ARCH__)
+  const auto condition = static_cast<unsigned>(is);
+  if constexpr (Bytes == 4) {
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1];}" : "+r"(to) : "l"(from), "r"(condition));
+  } else {
+    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1];}" : "+r"(to) : "l"(from), "r"(condition));
+  }
+#else
+  if (is) to = *static_cast<const BitsOf<std::conditional_t<Bytes == 4, float, Float16> >*>(from);
+#endif
+}
+
+// An element of words of memory.
+template <class Scalar>
+CONVT_DEVICE float element(const uint32_t* words, int i) {
+  if constexpr (sizeof(Scalar) == 4) {
+    return __uint_as_float(words[i]);
+  } else {
+    return to_float(Scalar{static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2))});
+  }
+}
+
 // The same way back, from words. An assignment of a vector is taken apart in long unrolled code; and behind a branch
 // the registers of a store's address are those of the store before, which it has to have read by then: some 70 clocks.
 template <int Bytes>

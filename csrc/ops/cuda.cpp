@@ -15,6 +15,7 @@
 #include "../kernels/column/launch.h"
 #include "../kernels/depthwise/launch.h"
 #include "../kernels/direct/launch.h"
+#include "../kernels/few_channels/launch.h"
 #include "../kernels/few_positions/launch.h"
 #include "../kernels/gemm_fold_sm90/launch.h"
 #include "../kernels/gemm_scatter_sm90/launch.h"
@@ -192,6 +193,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::few_positions:
       C10_CUDA_CHECK(few_positions::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::few_channels:
+      C10_CUDA_CHECK(few_channels::launch(plan, problem, operands, stream));
       return;
     case Algorithm::aten:
       break;

@@ -27,6 +27,7 @@ enum class Algorithm : int32_t {
   warp_rows,                // csrc/kernels/warp_rows
   rolling_rows,             // csrc/kernels/rolling_rows
   few_positions,            // csrc/kernels/few_positions
+  few_channels,             // csrc/kernels/few_channels
   aten,                     // ATen's convolution; gradients only, until their fast kernels exist
 };
 

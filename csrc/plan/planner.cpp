@@ -5,6 +5,7 @@
 #include "../kernels/column/config.h"
 #include "../kernels/depthwise/config.h"
 #include "../kernels/direct/config.h"
+#include "../kernels/few_channels/config.h"
 #include "../kernels/few_positions/config.h"
 #include "../kernels/gemm_fold_sm90/config.h"
 #include "../kernels/gemm_scatter_sm90/config.h"
@@ -53,6 +54,7 @@ const Family families[] = {
     {Algorithm::warp_rows, "warp_rows", names_of<warp_rows::configs>, warp_rows_candidates},
     {Algorithm::rolling_rows, "rolling_rows", names_of<rolling_rows::configs>, rolling_rows_candidates},
     {Algorithm::few_positions, "few_positions", names_of<few_positions::configs>, few_positions_candidates},
+    {Algorithm::few_channels, "few_channels", names_of<few_channels::configs>, few_channels_candidates},
     {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
     {Algorithm::gemm_scatter_sm90, "gemm_scatter_sm90", names_of<gemm_scatter_sm90::configs>,

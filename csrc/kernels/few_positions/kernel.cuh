@@ -6,16 +6,6 @@
 
 namespace convt::few_positions {
 
-// An element of words of memory.
-template <class Scalar>
-CONVT_DEVICE float element(const uint32_t* words, int i) {
-  if constexpr (sizeof(Scalar) == 4) {
-    return __uint_as_float(words[i]);
-  } else {
-    return to_float(Scalar{static_cast<uint16_t>(words[i / 2] >> 16 * (i % 2))});
-  }
-}
-
 // The inputs of `Positions` positions, from `first` on, as [channel][position]; zeros beyond the last one.
 template <class Scalar, int Positions>
 CONVT_DEVICE void load_inputs(const Params& p, int32_t first_image, int64_t first_channel, int32_t first,

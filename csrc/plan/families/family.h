@@ -115,6 +115,7 @@ Candidates grouped_candidates;
 Candidates warp_rows_candidates;
 Candidates rolling_rows_candidates;
 Candidates few_positions_candidates;
+Candidates few_channels_candidates;
 Candidates aten_candidates;
 
 // Whether a configuration of the warp_rows family takes the problem.

@@ -1,0 +1,39 @@
+// Configurations of the family for few output channels a group, on CUDA cores: the last layer of a decoder, where each
+// input meets so few weights that float32 instructions keep up with memory, or are no more than three products of TF32.
+//
+// The outputs of an axis are cells of as many as its stride, cell q the outputs o with q s <= o + p < (q + 1) s. All
+// outputs of a cell, whichever phase they are of, read the same inputs, q, q - 1 ..., each by its own weight: a
+// *window* of `ceil(kernel / stride)` inputs, and as many sums a cell as phases times output channels. So strides and
+// paddings are data, a phase without a tap is a weight of zero, and nothing is known of them when a kernel is compiled.
+//
+// A thread has the sums of some cells below each other and reads the window's inputs to registers, channel by channel,
+// as they lie in memory. Threads of a block may divide the channels among them.
+#pragma once
+
+#include <cstdint>
+
+namespace convt::few_channels {
+
+struct Config {
+  const char* name;
+  int32_t window_rows, window_columns;  // of inputs that are in registers; larger windows are several of these
+  int32_t sums;                         // of a cell; cells of more are computed in several blocks
+  int32_t rows;                         // cells of a thread, below each other
+};
+
+inline constexpr Config configs[] = {
+    {"1x3_n4", 1, 3, 4, 8},   {"7x1_n1", 7, 1, 1, 16},  {"2x2_n2", 2, 2, 2, 8}, {"2x2_n8", 2, 2, 8, 4},
+    {"2x2_n12", 2, 2, 12, 4}, {"3x2_n2", 3, 2, 2, 8},   {"3x3_n1", 3, 3, 1, 8}, {"3x3_n4", 3, 3, 4, 8},
+    {"3x3_n8", 3, 3, 8, 4},   {"3x3_n12", 3, 3, 12, 4}, {"4x4_n4", 4, 4, 4, 4},
+};
+inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
+
+inline constexpr int32_t threads = 256;
+inline constexpr int32_t blocks_of_multiprocessor = 2;  // at least, by their registers
+inline constexpr int32_t most_splits = 32;              // of the channels, among the threads of a block
+inline constexpr int64_t most_weight_bytes = 48 << 10;  // in shared memory at a time
+
+// The taps of a window lie in shared memory as whole vectors of 16 bytes.
+constexpr int32_t padded_taps(const Config& c) { return (c.window_rows * c.window_columns + 3) / 4 * 4; }
+
+}  // namespace convt::few_channels

@@ -1,0 +1,90 @@
+// Random problems through the kernels for few output channels on the CPU, by tests/simt: every configuration, element
+// type and number of threads that share outputs.
+// Usage: few_channels_simt SEED PROBLEMS
+#define SIMT_MAIN
+#include <cstdio>
+#include <vector>
+
+#include "kernels/few_channels/kernel.cuh"
+#include "kernels/visit_row.h"
+#include "plan/planner.h"
+#include "simt_problem.h"
+
+namespace convt {
+namespace {
+
+int shared_outputs = 0, windows = 0, weights_in_parts = 0;
+
+Problem random_problem() {
+  Problem p;
+  do {
+    p.batch = pick(1, 3);
+    p.groups = pick(0, 3) == 0 ? pick(2, 3) : 1;
+    p.in_channels = p.groups * pick(1, pick(0, 7) == 0 ? 300 : 20);
+    p.out_channels = p.groups * pick(1, pick(0, 3) == 0 ? 12 : 4);
+    p.in_h = pick(1, 30), p.in_w = pick(1, 30);
+    p.kernel_h = pick(1, pick(0, 3) == 0 ? 9 : 5), p.kernel_w = pick(1, pick(0, 3) == 0 ? 9 : 5);
+    p.stride_h = pick(1, pick(0, 3) == 0 ? 5 : 2), p.stride_w = pick(1, pick(0, 3) == 0 ? 5 : 2);
+    p.dilation_h = pick(0, 3) == 0 ? pick(1, 4) : 1, p.dilation_w = pick(0, 3) == 0 ? pick(1, 4) : 1;
+    p.padding_h = pick(0, 4), p.padding_w = pick(0, 4);
+    p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, std::max(p.stride_h, p.dilation_h) - 1),
+                          p.dilation_h);
+    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, std::max(p.stride_w, p.dilation_w) - 1),
+                          p.dilation_w);
+  } while (p.out_h <= 0 || p.out_w <= 0 || p.useful_macs() > 3000000);
+  return p;
+}
+
+// What a configuration does with a problem, against float64.
+template <class Scalar>
+bool run(int32_t row) {
+  const few_channels::Config& config = few_channels::configs[row];
+  Problem p = random_problem();
+  p.dtype = data_type<Scalar>, p.precision = pick(0, 1) == 0 ? Precision::ieee : Precision::tf32;
+  lay_out(p);
+  if (p.x_strides[3] != 1) {
+    p.x_strides = dense({p.batch, p.in_channels, p.in_h, p.in_w + pick(0, 2)});
+    if (pick(0, 1) == 0) p.x_strides[0] += 5;
+  }
+  const Case<Scalar> c(p);
+  p = c.placed();
+
+  const std::string name = std::string("few_channels/") + config.name;
+  Plan plan;
+  try {
+    plan = make_forced_plan(p, *find_device("h200"), name);
+  } catch (const std::invalid_argument& e) {
+    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
+    return false;
+  }
+  // Any number of threads may share outputs, not only the planner's.
+  const int64_t splits = int64_t{1} << pick(0, 5);
+  const few_channels::Division d = few_channels::divide(p, config, splits);
+  plan.cut = {static_cast<int32_t>(splits)};
+  plan.grid = d.blocks, plan.shared_bytes = d.shared_bytes;
+  shared_outputs += splits > 1, windows += d.window_rows * d.window_columns > 1;
+  weights_in_parts += d.channels < p.in_channels_per_group();
+  const few_channels::Params params =
+      few_channels::make_params(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
+  visit_row<few_channels::config_count>(row, [&]<int Row>() {
+    simt::launch(static_cast<unsigned>(plan.grid), few_channels::threads, static_cast<size_t>(plan.shared_bytes),
+                 [&] { few_channels::few_channels_kernel<Scalar, Row>(params); });
+  });
+  return c.check(name.c_str(), [](float v) { return v; }, roundings_of_sums<false>);
+}
+
+}  // namespace
+}  // namespace convt
+
+int main(int argc, char** argv) {
+  const int status = convt::run_problems(argc, argv, [](int number) {
+    const int32_t row = number % convt::few_channels::config_count,
+                  type = number / convt::few_channels::config_count % 3;
+    return type == 0   ? convt::run<float>(row)
+           : type == 1 ? convt::run<convt::Float16>(row)
+                       : convt::run<convt::BFloat16>(row);
+  });
+  std::printf("%d with several threads for an output, %d with several windows, %d with weights in parts\n",
+              convt::shared_outputs, convt::windows, convt::weights_in_parts);
+  return status;
+}
