@@ -197,7 +197,8 @@ struct LastShape {
   static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
   static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
   static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
-  static constexpr int pitch = (most_lanes(V) + 1) * V, table = kernel_h * kernel_w * pitch;
+  static constexpr int most_channels = most_lanes(V) * V;  // of a block
+  static constexpr int pitch = most_channels + V, table = kernel_h * kernel_w * pitch;
   static_assert(sizeof(Scalar) * V <= 16, "no wider load exists");
   static_assert(sizeof(Scalar) * table <= table_bytes);
 };
