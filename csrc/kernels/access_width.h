@@ -25,6 +25,10 @@ inline int32_t access_width(const void* pointer, int64_t element_bytes, const st
 
 // A stride that is never used may be any number, which would decide how wide accesses are: it counts as 0.
 constexpr int64_t used_stride(int64_t size, int64_t stride) { return size > 1 ? stride : 0; }
+// The same in 32 bits, which hold every stride that is used where a family refuses others.
+constexpr int32_t used_stride_32(int64_t size, int64_t stride) {
+  return static_cast<int32_t>(used_stride(size, stride));
+}
 
 // The widest power of two of at most `widest` at which every stride that is used and the pointer, in units of
 // `element_bytes`, are multiples.

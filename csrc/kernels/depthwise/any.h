@@ -150,11 +150,10 @@ inline AnyParams make_any_params(const Problem& p, const Operands& o, int32_t ou
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.bias_stride = p.bias_stride;
   q.w_input_stride = p.w_strides[0], q.w_channel_stride = p.w_strides[1];
-  // The stride of a dimension of one element may be anything, and is multiplied by zero only.
-  const auto narrowed = [](int64_t size, int64_t stride) { return static_cast<int32_t>(used_stride(size, stride)); };
-  q.w_row_stride = narrowed(p.kernel_h, p.w_strides[2]), q.w_column_stride = narrowed(p.kernel_w, p.w_strides[3]);
-  q.x_row_stride = narrowed(p.in_h, p.x_strides[2]), q.x_column_stride = narrowed(p.in_w, p.x_strides[3]);
-  q.y_row_stride = narrowed(p.out_h, p.y_strides[2]), q.y_column_stride = narrowed(p.out_w, p.y_strides[3]);
+  q.w_row_stride = used_stride_32(p.kernel_h, p.w_strides[2]);
+  q.w_column_stride = used_stride_32(p.kernel_w, p.w_strides[3]);
+  q.x_row_stride = used_stride_32(p.in_h, p.x_strides[2]), q.x_column_stride = used_stride_32(p.in_w, p.x_strides[3]);
+  q.y_row_stride = used_stride_32(p.out_h, p.y_strides[2]), q.y_column_stride = used_stride_32(p.out_w, p.y_strides[3]);
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.in_per_group = static_cast<int32_t>(p.in_channels_per_group());
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);

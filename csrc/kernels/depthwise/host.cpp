@@ -95,11 +95,11 @@ void run_configuration(const Plan& plan, const Problem& problem, const Operands&
     if (!fits_last(plan, problem, operands)) return run_any_last<Scalar>(plan, problem, operands);
     using S = LastShape<Row, Scalar>;
     const LastParams params = make_last_params(plan, problem, operands);
-    alignas(16) float biases[most_lanes(S::V) * S::V];
+    alignas(16) float biases[S::most_channels];
     const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
     run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
       if (i == 0) {
-        for (uint32_t k = 0; k < most_lanes(S::V) * S::V; ++k) {
+        for (uint32_t k = 0; k < S::most_channels; ++k) {
           biases[k] = to_float(load_block_bias<Scalar>(params, b, k));
         }
       }

@@ -79,10 +79,10 @@ inline LastParams make_last_params(const Blocking& b, int64_t blocks, const Prob
   q.bias_stride = p.bias_stride;
   q.w_input_stride = p.w_strides[0], q.w_channel_stride = p.w_strides[1];
   q.w_row_stride = p.w_strides[2], q.w_column_stride = p.w_strides[3];
-  q.x_row_stride = static_cast<int32_t>(used_stride(p.in_h, p.x_strides[2]));
-  q.x_column_stride = static_cast<int32_t>(used_stride(p.in_w, p.x_strides[3]));
-  q.y_row_stride = static_cast<int32_t>(used_stride(p.out_h, p.y_strides[2]));
-  q.y_column_stride = static_cast<int32_t>(used_stride(p.out_w, p.y_strides[3]));
+  q.x_row_stride = used_stride_32(p.in_h, p.x_strides[2]);
+  q.x_column_stride = used_stride_32(p.in_w, p.x_strides[3]);
+  q.y_row_stride = used_stride_32(p.out_h, p.y_strides[2]);
+  q.y_column_stride = used_stride_32(p.out_w, p.y_strides[3]);
   q.in_h = static_cast<int32_t>(p.in_h), q.in_w = static_cast<int32_t>(p.in_w);
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.out_channels = static_cast<int32_t>(p.out_channels), q.channels = b.channels;
@@ -197,7 +197,8 @@ struct LastShape {
   static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
   static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
   static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
-  static constexpr int pitch = (most_lanes(V) + 1) * V, table = kernel_h * kernel_w * pitch;
+  static constexpr int most_channels = most_lanes(V) * V;  // of a block
+  static constexpr int pitch = most_channels + V, table = kernel_h * kernel_w * pitch;
   static_assert(sizeof(Scalar) * V <= 16, "no wider load exists");
   static_assert(sizeof(Scalar) * table <= table_bytes);
 };

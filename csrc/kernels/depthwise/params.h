@@ -154,7 +154,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
   q.w_group_stride = p.w_strides[0], q.w_channel_stride = p.w_strides[1];
   q.bias_stride = p.bias_stride;
-  q.x_row_stride = static_cast<int32_t>(used_stride(p.in_h, p.x_strides[2]));
+  q.x_row_stride = used_stride_32(p.in_h, p.x_strides[2]);
   q.in_h = static_cast<int32_t>(p.in_h), q.in_w = static_cast<int32_t>(p.in_w);
   q.out_h = static_cast<int32_t>(p.out_h), q.out_w = static_cast<int32_t>(p.out_w);
   q.shift_h = static_cast<int32_t>((p.padding_h - c.h.padding) / c.h.stride);

@@ -325,7 +325,7 @@ CONVT_DEVICE void consume_together(const Params& p, const Shared<Row>& shared) {
   const Biases<Scalar, Row> biases(p, tile, thread);
   Products<Scalar, Strict, Row> products{shared, group, thread % group_threads / 32, thread % 32, {}};
   products.clear();
-  products.multiply(p.chunks, p.boxes, 0, [] {});
+  products.multiply(p, 0, [] {});
   if (Strict) tile = Tile::of(p, device::opaque(static_cast<int32_t>(blockIdx.x)));  // the products take all registers
   // Nobody reads the stages any more.
   device::named_barrier(1, consumers);
@@ -361,8 +361,7 @@ CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
     const uint32_t order = (turn + 1 - static_cast<uint32_t>(group)) & 1;
     if (waits) device::mbarrier_wait(shared.multiplies(group), order);
     ++turn;
-    products.multiply(p.chunks, p.boxes, chunks_before,
-                      [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
+    products.multiply(p, chunks_before, [&] { device::mbarrier_arrive_if(shared.multiplies(group ^ 1), lane == 0); });
     if (Strict) tile = Tile::of(p, device::opaque(number));  // the products take all registers
     if (staged_buffers(config) == 1 && waits) device::mbarrier_wait(shared.stages(group), order);
     products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));

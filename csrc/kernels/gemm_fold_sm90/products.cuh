@@ -64,8 +64,8 @@ CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
   device::store_shared_8(to, __float_as_uint(v[0]), __float_as_uint(v[1]));
 }
 
-// `multiply` takes the chunks of a tile, which has so many boxes of positions, from the stages; the block had `before`
-// chunks until then. It calls `issued` when the other warpgroup may multiply. `stage` writes the sums.
+// `multiply` takes the chunks of a tile from the stages; the block had `before` chunks until then. It calls `issued`
+// when the other warpgroup may multiply. `stage` writes the sums.
 template <class Scalar, bool Strict, int Row>
 struct Products {
   static constexpr Config config = configs[Row];
@@ -88,7 +88,8 @@ struct Products {
   }
 
   template <class F>
-  CONVT_DEVICE void multiply(int32_t chunks, int32_t, uint32_t before, const F& issued) {
+  CONVT_DEVICE void multiply(const Params& p, uint32_t before, const F& issued) {
+    const int32_t chunks = p.chunks;  // a wait for a barrier would have it read again
     constexpr uint32_t step = k_of_product * row_bytes / 16, of_8_rows = 8 * row_bytes;
     const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
     // A half of a block's positions begins inside of its rows: the swizzle is of addresses.
@@ -189,7 +190,8 @@ struct Products<float, Strict, Row> {
   static constexpr uint32_t bits_of(int eight) { return static_cast<uint32_t>(eight) * 32; }
 
   template <class F>
-  CONVT_DEVICE void multiply(int32_t chunks, int32_t boxes, uint32_t before, const F& issued) {
+  CONVT_DEVICE void multiply(const Params& p, uint32_t before, const F& issued) {
+    const int32_t chunks = p.chunks, boxes = p.boxes;  // a wait for a barrier would have them read again
     device::Ring ring = device::Ring::after(before, stages);
     uint32_t full = 0;
     uint32_t a_offset[2], b_offset[2];

@@ -221,11 +221,11 @@ inline void make_common(const GemmTile& tile, const Problem& p, const Operands& 
   // The stride of a single channel, row or column may be any number, even one beyond 32 bits: it counts as 0. Then
   // addresses of channels that do not exist, which kernels compute like others, are aligned like others, too.
   q.x_channel_stride = used_stride(p.in_channels, p.x_strides[1]);
-  q.x_row_stride = narrow(used_stride(p.in_h, p.x_strides[2]));
-  q.x_column_stride = narrow(used_stride(p.in_w, p.x_strides[3]));
+  q.x_row_stride = used_stride_32(p.in_h, p.x_strides[2]);
+  q.x_column_stride = used_stride_32(p.in_w, p.x_strides[3]);
   q.y_channel_stride = used_stride(p.out_channels, p.y_strides[1]);
-  q.y_row_stride = narrow(used_stride(p.out_h, p.y_strides[2]));
-  q.y_column_stride = narrow(used_stride(p.out_w, p.y_strides[3]));
+  q.y_row_stride = used_stride_32(p.out_h, p.y_strides[2]);
+  q.y_column_stride = used_stride_32(p.out_w, p.y_strides[3]);
   q.bias_stride = p.bias_stride;
   std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
   q.batch = narrow(p.batch);

@@ -74,10 +74,10 @@ void set_common(Params& q, const Problem& p, const Operands& o) {
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.bias_stride = p.bias_stride;
   std::copy(p.w_strides.begin(), p.w_strides.end(), q.w_strides);
-  q.x_row_stride = narrow(used_stride(p.in_h, p.x_strides[2]));
-  q.x_column_stride = narrow(used_stride(p.in_w, p.x_strides[3]));
-  q.y_row_stride = narrow(used_stride(p.out_h, p.y_strides[2]));
-  q.y_column_stride = narrow(used_stride(p.out_w, p.y_strides[3]));
+  q.x_row_stride = used_stride_32(p.in_h, p.x_strides[2]);
+  q.x_column_stride = used_stride_32(p.in_w, p.x_strides[3]);
+  q.y_row_stride = used_stride_32(p.out_h, p.y_strides[2]);
+  q.y_column_stride = used_stride_32(p.out_w, p.y_strides[3]);
   q.batch = narrow(p.batch);
   q.in_channels = narrow(p.in_channels_per_group()), q.out_channels = narrow(p.out_channels_per_group());
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);

@@ -251,7 +251,7 @@ inline constexpr Model box_models[] = {
 // What it needs of a problem that tilings with boxes, or without, have alike.
 struct Counts {
   const Model& m;
-  double step, leave, split;      // clocks: of a step of channels, of a frame of rows, and that of each split
+  double step, leave;             // clocks: of a step of channels, of a frame of rows
   double reach, x_rows, x_bytes;  // rows of x that a frame reads, of an image, and bytes of a row that a part reads
   double x, y;                    // us of memory
 };
@@ -270,7 +270,6 @@ inline Counts count(const Config& c, const Problem& p, const Tiling& t, const Sl
   return {m,
           m.step + products * m.product + tiles * m.pixels + copies,
           m.row + c.tiles * tiles * m.outputs * (direct ? m.direct : 1),
-          m.split,
           number(reach),
           number(p.in_h),
           number(t.steps * step_channels(bytes) * row_bytes),
@@ -285,7 +284,7 @@ inline double seconds(const Tiling& t, const Counts& n, const Problem& p, int64_
   const Model& m = n.m;
   const auto number = [](auto v) { return static_cast<double>(v); };
   const double rows = number(std::min(t.rows, t.frame_rows));
-  const double leave = n.leave + (t.splits > 1 ? n.split * (1 + 0.2 * t.splits) : 0);
+  const double leave = n.leave + (t.splits > 1 ? m.split * (1 + 0.2 * t.splits) : 0);
   const double grid = number(blocks(t, p, multiprocessors, shared_memory));
   const double rounds = std::ceil(number(t.units * p.groups) / (grid * number(block_units(t))));
   const double x_rows = std::min(rows + n.reach - 1, n.x_rows);

@@ -474,8 +474,10 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   using Y = Output<Scalar, Strict, Stride, Rows>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
-  // Columns of the kernel whose products are summed together; at a stride of 3 they would take too many registers.
-  constexpr int taps_at_once = Strict && Stride <= 2 ? 2 : 1;
+  // Strict float32 sums the products of two columns of the kernel together, and the larger ones apart; at a stride of 3
+  // they would take too many registers.
+  constexpr bool has_registers = Strict && Stride <= 2;
+  constexpr int taps_at_once = has_registers ? 2 : 1;
   // Runs of columns, each as those of a warp that has one of them: products that do not wait for each other.
   constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows);
   constexpr bool buffered = in_buffers(Strict, Stride);
@@ -669,7 +671,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
                 rows[tap][m] = &operands[m / pixel_tiles][i][m % pixel_tiles + c + tap];
               }
             }
-            multiply_tiles<Scalar, Strict, (Stride < 3)>(of_tile, rows, f);
+            multiply_tiles<Scalar, Strict, has_registers>(of_tile, rows, f);
           };
           constexpr std::integral_constant<int, 1> one;
 #pragma unroll

@@ -43,11 +43,11 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.t = tiling(c, p, plan.cut);
   const Tiling& t = q.t;
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
-  const auto small = [&](int64_t size, int64_t stride) { return static_cast<int32_t>(used_stride(size, stride)); };
   q.x_batch = used_stride(p.batch, p.x_strides[0]), q.x_channel = used_stride(p.in_channels, p.x_strides[1]);
   q.x_row = used_stride(p.in_h, p.x_strides[2]);
-  q.w_in = small(p.in_channels, p.w_strides[0]), q.w_out = small(p.out_channels_per_group(), p.w_strides[1]);
-  q.w_row = small(p.kernel_h, p.w_strides[2]), q.w_column = small(p.kernel_w, p.w_strides[3]);
+  q.w_in = used_stride_32(p.in_channels, p.w_strides[0]);
+  q.w_out = used_stride_32(p.out_channels_per_group(), p.w_strides[1]);
+  q.w_row = used_stride_32(p.kernel_h, p.w_strides[2]), q.w_column = used_stride_32(p.kernel_w, p.w_strides[3]);
   q.y_batch = p.y_strides[0], q.y_channel = p.y_strides[1];
   q.bias_stride = p.bias_stride;
   q.cin = static_cast<int32_t>(p.in_channels_per_group()), q.cout = static_cast<int32_t>(p.out_channels_per_group());

@@ -180,7 +180,6 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
     return refuse(Algorithm::implicit_gemm_sm80, config.name, "is not in the code for sm_90a");
   }
   Choice best;
-  std::string why = "needs more shared memory than a block has";
   const auto rows = static_cast<int32_t>(ceil_div(p.out_h, p.stride_h));
   const auto columns = static_cast<int32_t>(ceil_div(p.out_w, p.stride_w));
   const auto stride_h = static_cast<int32_t>(p.stride_h), stride_w = static_cast<int32_t>(p.stride_w);
@@ -257,7 +256,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
     }
     if (stride_h == 1) break;
   }
-  if (best.grid == 0) return refuse(Algorithm::implicit_gemm_sm80, config.name, why);
+  if (best.grid == 0) {
+    return refuse(Algorithm::implicit_gemm_sm80, config.name, "needs more shared memory than a block has");
+  }
   return chosen_tile(Algorithm::implicit_gemm_sm80, config.name, row, config.threads(), best);
 }
 
