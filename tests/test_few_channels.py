@@ -23,17 +23,18 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NAMES = [
     f"few_channels/{name}"
     for name in (
-        "1x3_n4",
-        "7x1_n1",
-        "2x2_n2",
-        "2x2_n8",
-        "2x2_n12",
-        "3x2_n2",
-        "3x3_n1",
-        "3x3_n4",
-        "3x3_n8",
-        "3x3_n12",
-        "4x4_n4",
+        "1x3_n4_r8",
+        "2x2_n4_r8",
+        "2x2_n12_r4",
+        "3x2_n2_r4",
+        "3x2_n2_r8",
+        "3x3_n1_r8",
+        "3x3_n4_r4",
+        "3x3_n4_r8",
+        "3x3_n12_r4",
+        "4x4_n4_r4",
+        "7x1_n1_r8",
+        "7x1_n1_r16",
     )
 ]
 
@@ -113,7 +114,7 @@ def test_refusals_say_why():
     far = Problem(1, 4, 1, (2, 1), (2, 1), (1 << 15, 1))
     assert {c.refusal for c in candidates(far).values()} == {"takes strides of less than 2^15"}
     wide = Problem(1, 4, 1, (2, 9), (160, 160), (2, 2))
-    assert "bytes of shared memory a block" in candidates(wide)["3x3_n12"].refusal
+    assert "bytes of shared memory a block" in candidates(wide)["3x3_n12_r4"].refusal
     assert {c.refusal for c in candidates(GAN, torch.float64).values()} == {"has no float64"}
     # CUDA cores only: any GPU takes it.
     assert all(c.fits for c in candidates(GAN, device="v100").values())

@@ -59,20 +59,23 @@ CONVT_DEVICE void load_if(bool is, const void* from, uint32_t* to) {
 
 #undef CONVT_LOAD_IF
 
-// One element of `Bytes` (2 or 4) where `is`; elsewhere `to` stays what it is, so that zeros need not be made for each
-// load.
-template <int Bytes>
-CONVT_DEVICE void load_over(bool is, const void* from, uint32_t& to) {
+// One element of `Bytes` (2 or 4) where `mask` has bit `Bit`; elsewhere `to` stays what it is, so that no zeros need be
+// made for each load.
+template <int Bytes, int Bit>
+CONVT_DEVICE void load_over(uint32_t mask, const void* from, uint32_t& to) {
   static_assert(Bytes == 2 || Bytes == 4);
 #if defined(__CUDA_ARCH__)
-  const auto condition = static_cast<unsigned>(is);
   if constexpr (Bytes == 4) {
-    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u32 %0, [%1];}" : "+r"(to) : "l"(from), "r"(condition));
+    asm("{.reg .pred p; .reg .b32 is; and.b32 is, %2, %3; setp.ne.u32 p, is, 0; @p ld.global.nc.u32 %0, [%1];}"
+        : "+r"(to)
+        : "l"(from), "r"(mask), "n"(1u << Bit));
   } else {
-    asm("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.u16 %0, [%1];}" : "+r"(to) : "l"(from), "r"(condition));
+    asm("{.reg .pred p; .reg .b32 is; and.b32 is, %2, %3; setp.ne.u32 p, is, 0; @p ld.global.nc.u16 %0, [%1];}"
+        : "+r"(to)
+        : "l"(from), "r"(mask), "n"(1u << Bit));
   }
 #else
-  if (is) to = *static_cast<const BitsOf<std::conditional_t<Bytes == 4, float, Float16> >*>(from);
+  if (mask >> Bit & 1) to = *static_cast<const BitsOf<std::conditional_t<Bytes == 4, float, Float16> >*>(from);
 #endif
 }
 

@@ -19,17 +19,19 @@ struct Config {
   int32_t window_rows, window_columns;  // of inputs that are in registers; larger windows are several of these
   int32_t sums;                         // of a cell; cells of more are computed in several blocks
   int32_t rows;                         // cells of a thread, below each other
+  int32_t blocks;                       // of a multiprocessor, at least, by their registers
+  bool ahead;                           // whether the next channel's inputs are loaded before a channel's products
 };
 
 inline constexpr Config configs[] = {
-    {"1x3_n4", 1, 3, 4, 8},   {"7x1_n1", 7, 1, 1, 16},  {"2x2_n2", 2, 2, 2, 8}, {"2x2_n8", 2, 2, 8, 4},
-    {"2x2_n12", 2, 2, 12, 4}, {"3x2_n2", 3, 2, 2, 8},   {"3x3_n1", 3, 3, 1, 8}, {"3x3_n4", 3, 3, 4, 8},
-    {"3x3_n8", 3, 3, 8, 4},   {"3x3_n12", 3, 3, 12, 4}, {"4x4_n4", 4, 4, 4, 4},
+    {"1x3_n4_r8", 1, 3, 4, 8, 2, true}, {"2x2_n4_r8", 2, 2, 4, 8, 2, true}, {"2x2_n12_r4", 2, 2, 12, 4, 2, true},
+    {"3x2_n2_r4", 3, 2, 2, 4, 3, true}, {"3x2_n2_r8", 3, 2, 2, 8, 2, true}, {"3x3_n1_r8", 3, 3, 1, 8, 2, true},
+    {"3x3_n4_r4", 3, 3, 4, 4, 2, true}, {"3x3_n4_r8", 3, 3, 4, 8, 2, true}, {"3x3_n12_r4", 3, 3, 12, 4, 2, false},
+    {"4x4_n4_r4", 4, 4, 4, 4, 2, true}, {"7x1_n1_r8", 7, 1, 1, 8, 3, true}, {"7x1_n1_r16", 7, 1, 1, 16, 3, false},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t threads = 256;
-inline constexpr int32_t blocks_of_multiprocessor = 2;  // at least, by their registers
 inline constexpr int32_t most_splits = 32;              // of the channels, among the threads of a block
 inline constexpr int64_t most_weight_bytes = 48 << 10;  // in shared memory at a time
 

@@ -7,6 +7,35 @@
 
 namespace convt::few_channels {
 
+// A thread's part of the problem.
+struct Part {
+  uint32_t group, first_sum;   // of a cell's sums
+  int32_t image, row, column;  // the first cell
+  bool exists;
+  int32_t number;  // of the parts that input channels are divided into
+  uint32_t slot;   // among the block's threads of that number
+};
+
+template <int Row>
+CONVT_DEVICE Part part_of(const Params& p, int32_t block, int32_t thread) {
+  Part q;
+  auto sum_block = static_cast<uint32_t>(block);
+  uint32_t position_block = p.sum_blocks.divide(sum_block);
+  q.group = p.position_blocks.divide(position_block);
+  q.first_sum = sum_block * configs[Row].sums;
+  q.number = thread >> p.log_positions;
+  q.slot = static_cast<uint32_t>(thread - (q.number << p.log_positions));
+  uint32_t column = (position_block << p.log_positions) + q.slot;
+  q.exists = column < static_cast<uint32_t>(p.all_positions);
+  uint32_t rest = p.columns.divide(column);
+  q.image = static_cast<int32_t>(p.row_blocks.divide(rest));
+  const uint32_t block_of_rows = p.distance.divide(rest);
+  q.row = p.first_row + static_cast<int32_t>(block_of_rows) * configs[Row].rows * p.row_distance +
+          static_cast<int32_t>(rest);
+  q.column = p.first_column + static_cast<int32_t>(column);
+  return q;
+}
+
 // Which output channel and phases a sum of a cell is of: phases of columns are innermost.
 struct Sum {
   uint32_t channel, row_phase, column_phase;
@@ -64,81 +93,114 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, ui
   }
 }
 
-// Each output of the block: its parts' sums in the order of parts, and the bias.
-template <class Scalar, int Row>
-CONVT_DEVICE void write_outputs(const Params& p, uint32_t group, uint32_t first_sum, const float* sums,
-                                const int32_t* places) {
-  constexpr Config c = configs[Row];
-  constexpr int all = c.rows * c.sums;
-  const int32_t positions = 1 << p.log_positions, splits = threads >> p.log_positions;
-  const auto outputs = static_cast<uint32_t>(all << p.log_positions);
-#pragma unroll 1
-  for (uint32_t i = threadIdx.x; i < outputs; i += threads) {
-    uint32_t together = i;
-    uint32_t sum_group = p.outputs_together.divide(together);
-    const uint32_t position = p.together.divide(together), row = p.sum_groups.divide(sum_group);
-    const uint32_t number = sum_group * p.together.divisor + together;
-    const Sum of = sum_of(p, first_sum + number);
-    const int32_t* place = places + 4 * position;
-    const int32_t image = place[0];
-    const int32_t y_row = (p.first_row + place[1] + static_cast<int32_t>(row) * p.row_distance) * p.h.stride +
-                          static_cast<int32_t>(of.row_phase) - p.h.padding;
-    const int32_t y_column =
-        (p.first_column + place[2]) * p.w_axis.stride + static_cast<int32_t>(of.column_phase) - p.w_axis.padding;
-    if (image < 0 || first_sum + number >= static_cast<uint32_t>(p.sums) || y_row < 0 || y_row >= p.h.out ||
-        y_column < 0 || y_column >= p.w_axis.out) {
-      continue;
-    }
-    const float* from = sums + ((row * c.sums + number) << p.log_positions) + position;
-    float sum = 0;
-#pragma unroll 1
-    for (int32_t part = 0; part < splits; ++part) sum += from[part * all * positions];
-    const int64_t channel = int64_t{group} * p.out_channels + of.channel;
-    float bias = 0;
-    if (p.bias != nullptr) bias = to_float(static_cast<const Scalar*>(p.bias)[channel * p.bias_stride]);
-    sum += bias;
-    if (sum != sum) {
-      const int64_t first_channel = int64_t{group} * p.channels;
-      sum = exact_output<Scalar, true>(
-          p, static_cast<const Scalar*>(p.x) + image * p.x_batch_stride + first_channel * p.x_channel_stride,
-          static_cast<const Scalar*>(p.w) + first_channel * p.w_in_stride + of.channel * p.w_out_stride, bias, y_row,
-          y_column);
-    }
-    Scalar* y = static_cast<Scalar*>(p.y) + image * p.y_batch_stride + channel * p.y_channel_stride +
-                y_row * p.y_row_stride + y_column * p.y_column_stride;
-    store<1>(y, &sum);
+// The inputs of a thread's windows, as they are in memory.
+template <int Row>
+struct Inputs {
+  static constexpr int rows = configs[Row].rows + configs[Row].window_rows - 1, columns = configs[Row].window_columns;
+  static_assert(rows * columns <= 32);
+  uint32_t words[rows][columns];
+};
+
+// Those of a channel that exist; `first` is the one above and to the right of the others.
+template <class Scalar, int Row, int Number = 0>
+CONVT_DEVICE void load_inputs(const Params& p, const Scalar* first, uint32_t exist, Inputs<Row>& to) {
+  constexpr int row = Number / to.columns, column = Number % to.columns;
+  load_over<sizeof(Scalar), Number>(exist, first - column, to.words[row][column]);
+  if constexpr (Number + 1 < to.rows * to.columns) {
+    load_inputs<Scalar, Row, Number + 1>(p, column + 1 == to.columns ? first + p.x_row_step : first, exist, to);
   }
 }
 
 template <class Scalar, int Row>
-__global__ void __launch_bounds__(threads, blocks_of_multiprocessor)
-    few_channels_kernel(const __grid_constant__ Params p) {
-  constexpr Config c = configs[Row];
-  constexpr int taps = padded_taps(c), x_rows = c.rows + c.window_rows - 1;
-  auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());
-  auto* const places = reinterpret_cast<int32_t*>(device::dynamic_shared_memory() + p.places_offset);
+struct Values {
+  float of[Inputs<Row>::rows][Inputs<Row>::columns];
 
-  uint32_t sum_block = blockIdx.x;
-  uint32_t position_block = p.sum_blocks.divide(sum_block);
-  const uint32_t group = p.position_blocks.divide(position_block);
-  const uint32_t first_sum = sum_block * c.sums;
+  CONVT_DEVICE explicit Values(const Inputs<Row>& inputs) {
+#pragma unroll
+    for (int i = 0; i < inputs.rows; ++i) {
+#pragma unroll
+      for (int k = 0; k < inputs.columns; ++k) of[i][k] = element<Scalar>(inputs.words[i] + k, 0);
+    }
+  }
+};
+
+// sums += products of a channel's inputs and weights.
+template <class Scalar, int Row>
+CONVT_DEVICE void multiply(const Values<Scalar, Row>& values, const float* weights,
+                           float (&sums)[configs[Row].rows][configs[Row].sums]) {
+  constexpr Config c = configs[Row];
+  constexpr int taps = padded_taps(c);
+#pragma unroll
+  for (int m = 0; m < c.sums; ++m) {
+    float of_tap[taps];
+#pragma unroll
+    for (int t = 0; t < taps; t += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(weights + m * taps + t);
+      of_tap[t] = four.x, of_tap[t + 1] = four.y, of_tap[t + 2] = four.z, of_tap[t + 3] = four.w;
+    }
+#pragma unroll
+    for (int r = 0; r < c.rows; ++r) {
+      // In float32 a channel's sum by itself, so that errors do not grow with the number of products.
+      constexpr bool apart = sizeof(Scalar) == 4;
+      float sum = apart ? 0 : sums[r][m];
+#pragma unroll
+      for (int t = 0; t < c.window_rows * c.window_columns; ++t) {
+        const float input = values.of[r + c.window_rows - 1 - t / c.window_columns][t % c.window_columns];
+        sum = apart && t == 0 ? input * of_tap[t] : sum + input * of_tap[t];
+      }
+      sums[r][m] = apart ? sums[r][m] + sum : sum;
+    }
+  }
+}
+
+// `Count` of a thread's cells below each other, from `row` on: their outputs of the sum `column`. Whether one is NaN:
+// it is computed by its definition if `again`, because it may be so for a weight or an input that does not exist.
+template <class Scalar, int Count>
+CONVT_DEVICE bool write_outputs(const Params& p, const Part& part, int32_t row, int32_t column,
+                                const float (&sums)[Count], bool again) {
+  const uint32_t number = part.first_sum + static_cast<uint32_t>(column);
+  const Sum of = sum_of(p, number);
+  const int32_t y_column = part.column * p.w_axis.stride - p.w_axis.padding + static_cast<int32_t>(of.column_phase);
+  const bool is_column =
+      part.exists && number < static_cast<uint32_t>(p.sums) && y_column >= 0 && y_column < p.w_axis.out;
+  const int64_t channel = int64_t{part.group} * p.out_channels + of.channel;
+  float bias = 0;
+  if (is_column && p.bias != nullptr) bias = to_float(static_cast<const Scalar*>(p.bias)[channel * p.bias_stride]);
+  int32_t y_row = (part.row + row * p.row_distance) * p.h.stride - p.h.padding + static_cast<int32_t>(of.row_phase);
+  Scalar* y = static_cast<Scalar*>(p.y) + part.image * p.y_batch_stride + channel * p.y_channel_stride +
+              y_row * p.y_row_stride + y_column * p.y_column_stride;
+  bool is_nan = false;
+#pragma unroll
+  for (int i = 0; i < Count; ++i) {
+    const bool is = is_column && y_row >= 0 && y_row < p.h.out;
+    float sum = sums[i] + bias;
+    if (again && is && sum != sum) {
+      const int64_t first_channel = int64_t{part.group} * p.channels;
+      const Scalar* x =
+          static_cast<const Scalar*>(p.x) + part.image * p.x_batch_stride + first_channel * p.x_channel_stride;
+      const Scalar* w = static_cast<const Scalar*>(p.w) + first_channel * p.w_in_stride + of.channel * p.w_out_stride;
+      sum = exact_output<Scalar, true>(p, x, w, bias, y_row, y_column);
+    }
+    store_if<1>(is, y, &sum);
+    is_nan = is_nan || (is && sum != sum);
+    y_row += p.out_row_distance, y += p.y_row_step;
+  }
+  return is_nan;
+}
+
+template <class Scalar, int Row>
+__global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_kernel(const __grid_constant__ Params p) {
+  constexpr Config c = configs[Row];
+  constexpr int taps = padded_taps(c), x_rows = Inputs<Row>::rows;
+  constexpr int together = c.rows * c.sums >= 32 ? 4 : c.rows * c.sums >= 16 ? 2 : 1;  // outputs below each other
+  auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());
 
   const int32_t splits = threads >> p.log_positions;
-  const auto part = static_cast<int32_t>(threadIdx.x >> p.log_positions);
-  const uint32_t slot = threadIdx.x - (static_cast<uint32_t>(part) << p.log_positions);
-  uint32_t column = (position_block << p.log_positions) + slot;
-  const bool exists = column < static_cast<uint32_t>(p.all_positions);
-  uint32_t row_block = p.columns.divide(column);
-  const auto image = static_cast<int32_t>(p.row_blocks.divide(row_block));
-  const uint32_t block_of_rows = p.distance.divide(row_block);
-  const auto cell_row = static_cast<int32_t>(block_of_rows) * c.rows * p.row_distance + static_cast<int32_t>(row_block);
-  if (part == 0) {
-    int32_t* place = places + 4 * slot;
-    place[0] = exists ? image : -1, place[1] = cell_row, place[2] = static_cast<int32_t>(column);
-  }
-  const int64_t first_channel = int64_t{group} * p.channels;
-  const Scalar* const x =
-      static_cast<const Scalar*>(p.x) + image * p.x_batch_stride + (first_channel + part) * p.x_channel_stride;
+  const auto block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
+  const Part part = part_of<Row>(p, block, thread);
+  const int64_t first_channel = int64_t{part.group} * p.channels;
+  const Scalar* const x = static_cast<const Scalar*>(p.x) + part.image * p.x_batch_stride +
+                          (first_channel + part.number) * p.x_channel_stride;
 
   float sums[c.rows][c.sums];
 #pragma unroll
@@ -146,92 +208,105 @@ __global__ void __launch_bounds__(threads, blocks_of_multiprocessor)
 #pragma unroll
     for (int m = 0; m < c.sums; ++m) sums[r][m] = 0;
   }
+  const int64_t x_step = splits * p.x_channel_stride;
+  const int32_t weights_step = splits * p.channel_weights;
 #pragma unroll 1
   for (int32_t first = 0; first < p.channels; first += p.channels_at_once) {
     const int32_t count = smaller(p.channels_at_once, p.channels - first);
-    if (first > 0) __syncthreads();
-    load_weights<Scalar, Row>(p, first_channel + first, count, first_sum, shared);
-    __syncthreads();
 #pragma unroll 1
     for (int32_t window = 0; window < p.window_rows * p.window_columns; ++window) {
       auto window_column = static_cast<uint32_t>(window);
       const auto window_row = static_cast<int32_t>(p.windows.divide(window_column));
       // The first input of the window, above and to the right of the others.
-      const int32_t x_row = p.first_row + cell_row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
-      const int32_t x_column =
-          p.first_column + static_cast<int32_t>(column) - static_cast<int32_t>(window_column) * c.window_columns;
-      uint32_t rows = 0;  // that exist
-#pragma unroll
-      for (int i = 0; i < x_rows; ++i) {
-        const int32_t at = x_row + i * p.row_distance;
-        rows |= static_cast<uint32_t>(at >= 0 && at < p.h.in) << i;
-      }
-      bool columns[c.window_columns];
+      const int32_t x_row = part.row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
+      const int32_t x_column = part.column - static_cast<int32_t>(window_column) * c.window_columns;
+      // Which of them exist, a bit each: of a row, and of all.
+      uint32_t of_row = 0, exist = 0;
 #pragma unroll
       for (int k = 0; k < c.window_columns; ++k) {
-        columns[k] = exists && x_column >= k && x_column - k < p.w_axis.in;
+        of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
       }
-      const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
-      const float* weights = shared + part * p.channel_weights + window * c.sums * taps;
-      // Inputs that do not exist are never loaded, and stay zero.
-      uint32_t words[x_rows][c.window_columns];
 #pragma unroll
       for (int i = 0; i < x_rows; ++i) {
-#pragma unroll
-        for (int k = 0; k < c.window_columns; ++k) words[i][k] = 0;
+        const int32_t row = x_row + i * p.row_distance;
+        if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
       }
+      const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
+      const float* weights = shared + part.number * p.channel_weights + window * c.sums * taps;
+      // Inputs that do not exist are never loaded, and stay zero.
+      Inputs<Row> inputs{};
+      if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, part.number < count ? exist : 0, inputs);
+      if (window == 0) {
+        // While the first inputs are on their way.
+        if (first > 0) __syncthreads();
+        load_weights<Scalar, Row>(p, first_channel + first, count, part.first_sum, shared);
+        __syncthreads();
+      }
+      if constexpr (c.ahead && sizeof(Scalar) == 4) {
+        Inputs<Row> next{};
 #pragma unroll 1
-      for (int32_t channel = part; channel < count; channel += splits) {
-        const Scalar* of_row = from;
-#pragma unroll
-        for (int i = 0; i < x_rows; ++i) {
-#pragma unroll
-          for (int k = 0; k < c.window_columns; ++k) {
-            load_over<sizeof(Scalar)>(columns[k] && (rows >> i & 1) != 0, of_row - k, words[i][k]);
-          }
-          of_row += p.row_step;
+        for (int32_t channel = part.number; channel < count; channel += 2 * splits) {
+          from += x_step;
+          load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
+          multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
+          if (channel + splits >= count) break;
+          weights += weights_step, from += x_step;
+          load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
+          multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
+          weights += weights_step;
         }
-        float inputs[x_rows][c.window_columns];
-#pragma unroll
-        for (int i = 0; i < x_rows; ++i) {
-#pragma unroll
-          for (int k = 0; k < c.window_columns; ++k) inputs[i][k] = element<Scalar>(words[i] + k, 0);
-        }
-#pragma unroll
-        for (int m = 0; m < c.sums; ++m) {
-          float of_tap[taps];
-#pragma unroll
-          for (int t = 0; t < taps; t += 4) {
-            const float4 four = *reinterpret_cast<const float4*>(weights + m * taps + t);
-            of_tap[t] = four.x, of_tap[t + 1] = four.y, of_tap[t + 2] = four.z, of_tap[t + 3] = four.w;
+      } else {
+#pragma unroll 1
+        for (int32_t channel = part.number; channel < count; channel += splits) {
+          if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
+          const Values<Scalar, Row> values(inputs);
+          from += x_step;
+          if constexpr (c.ahead) {
+            load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
           }
-#pragma unroll
-          for (int r = 0; r < c.rows; ++r) {
-            // A channel's sum by itself, so that errors do not grow with the number of products.
-            float sum = 0;
-#pragma unroll
-            for (int t = 0; t < c.window_rows * c.window_columns; ++t) {
-              const float input = inputs[r + c.window_rows - 1 - t / c.window_columns][t % c.window_columns];
-              sum = t == 0 ? input * of_tap[t] : sum + input * of_tap[t];
-            }
-            sums[r][m] += sum;
-          }
+          multiply<Scalar, Row>(values, weights, sums);
+          weights += weights_step;
         }
-        from += splits * p.x_channel_stride;
-        weights += splits * p.channel_weights;
       }
     }
   }
 
-  __syncthreads();
-  float* const mine = shared + ((part * c.rows * c.sums) << p.log_positions) + slot;
+  // Computed once more: nothing of it is kept in registers while products are computed.
+  const Part of = part_of<Row>(p, device::opaque(block), device::opaque(thread));
+  bool again = splits > 1;  // whether outputs are written from shared memory
+  if (!again) {
+#pragma unroll
+    for (int m = 0; m < c.sums; ++m) {
+      float of_rows[c.rows];
+#pragma unroll
+      for (int r = 0; r < c.rows; ++r) of_rows[r] = sums[r][m];
+      again = write_outputs<Scalar>(p, of, 0, m, of_rows, false) || again;
+    }
+  }
+  if (__syncthreads_or(again) == 0) return;
+  // The threads of a position divide its outputs, and add the sums of each in the order of threads.
+  static_assert(c.rows % together == 0);
+  float* const mine = shared + of.slot;
+  const int32_t all = c.rows * c.sums << p.log_positions;
 #pragma unroll
   for (int r = 0; r < c.rows; ++r) {
 #pragma unroll
-    for (int m = 0; m < c.sums; ++m) mine[(r * c.sums + m) << p.log_positions] = sums[r][m];
+    for (int m = 0; m < c.sums; ++m) mine[of.number * all + ((r * c.sums + m) << p.log_positions)] = sums[r][m];
   }
   __syncthreads();
-  write_outputs<Scalar, Row>(p, group, first_sum, shared, places);
+#pragma unroll 1
+  for (int32_t i = of.number; i < c.rows * c.sums / together; i += splits) {
+    const int32_t row = i / c.sums * together, column = i % c.sums;
+    float of_rows[together] = {};
+#pragma unroll 2
+    for (int32_t number = 0; number < splits; ++number) {
+#pragma unroll
+      for (int r = 0; r < together; ++r) {
+        of_rows[r] += mine[number * all + (((row + r) * c.sums + column) << p.log_positions)];
+      }
+    }
+    write_outputs<Scalar>(p, of, row, column, of_rows, true);
+  }
 }
 
 }  // namespace convt::few_channels

@@ -40,7 +40,7 @@ struct Division {
   int64_t positions;                    // of a block: threads that share no outputs
   int64_t all_positions;                // of a group
   int64_t blocks;
-  int64_t places_offset, shared_bytes;
+  int64_t shared_bytes;
 };
 
 inline Division divide(const Problem& p, const Config& c, int64_t splits) {
@@ -59,20 +59,18 @@ inline Division divide(const Problem& p, const Config& c, int64_t splits) {
   d.all_positions = checked_mul(checked_mul(p.batch, d.row_blocks), d.w.count);
   d.blocks = checked_mul(checked_mul(p.groups, d.sum_blocks), ceil_div<int64_t>(d.all_positions, d.positions));
   const int64_t sums = int64_t{threads} * c.rows * c.sums;
-  d.places_offset = std::max(d.channels * d.channel_weights, sums) * static_cast<int64_t>(sizeof(float));
-  d.shared_bytes = d.places_offset + d.positions * 4 * static_cast<int64_t>(sizeof(int32_t));
+  d.shared_bytes = std::max(d.channels * d.channel_weights, sums) * static_cast<int64_t>(sizeof(float));
   return d;
 }
 
 struct Params : StridedParams {
-  int64_t row_step;  // of x, from one of a thread's rows to the next
-  int32_t first_row, first_column, row_distance;
+  int64_t x_row_step, y_row_step;  // in memory, from one of a thread's cells to the next
+  int32_t first_row, first_column, row_distance, out_row_distance;
   int32_t log_positions, all_positions;
   int32_t channels_at_once, window_rows, window_columns, channel_weights, row_weights;
-  int32_t sums, stored_together, places_offset;
+  int32_t sums;
   Divisor sum_blocks, position_blocks, columns, row_blocks, distance;
   Divisor fill, windows, stride_h, stride_w, dilation_h, dilation_w;
-  Divisor sum_groups, together, outputs_together;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -83,9 +81,10 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const Division d = divide(p, c, splits);
   Params q{};
   set_strided(q, p, o);
-  q.row_step = d.h.distance * p.x_strides[2];
+  q.x_row_step = d.h.distance * p.x_strides[2], q.y_row_step = d.h.distance * p.stride_h * p.y_strides[2];
   q.first_row = static_cast<int32_t>(d.h.first), q.first_column = static_cast<int32_t>(d.w.first);
   q.row_distance = static_cast<int32_t>(d.h.distance);
+  q.out_row_distance = static_cast<int32_t>(d.h.distance * p.stride_h);
   while ((int64_t{1} << q.log_positions) < d.positions) ++q.log_positions;
   q.all_positions = static_cast<int32_t>(d.all_positions);
   q.channels_at_once = static_cast<int32_t>(d.channels);
@@ -93,16 +92,11 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.channel_weights = static_cast<int32_t>(d.channel_weights);
   q.row_weights = std::min(q.channel_weights, threads);
   q.sums = static_cast<int32_t>(d.sums);
-  // Outputs beside each other are stored by threads beside each other, if a block has all of them.
-  q.stored_together = c.sums % p.stride_w == 0 ? static_cast<int32_t>(p.stride_w) : 1;
-  q.places_offset = static_cast<int32_t>(d.places_offset);
   q.sum_blocks = Divisor(d.sum_blocks), q.position_blocks = Divisor(ceil_div<int64_t>(d.all_positions, d.positions));
   q.columns = Divisor(d.w.count), q.row_blocks = Divisor(d.row_blocks), q.distance = Divisor(d.h.distance);
   q.fill = Divisor(q.row_weights), q.windows = Divisor(d.window_columns);
   q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.dilation_h = Divisor(p.dilation_h / d.h.distance), q.dilation_w = Divisor(p.dilation_w);
-  q.sum_groups = Divisor(c.sums / q.stored_together), q.together = Divisor(q.stored_together);
-  q.outputs_together = Divisor(d.positions * q.stored_together);
   return q;
 }
 

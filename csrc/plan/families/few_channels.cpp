@@ -1,6 +1,7 @@
 // Few output channels a group, by float32 instructions of CUDA cores. See csrc/kernels/few_channels.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "../../kernels/few_channels/params.h"
@@ -20,7 +21,7 @@ std::string few_channels_refusal(const Problem& p) {
   return "";
 }
 
-// A configuration of which `splits` threads of a block share outputs: its plan and time, or why not.
+// A configuration of which `splits` threads of a block share a position: its plan and time, or why not.
 Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, int32_t row, int32_t splits) {
   const few_channels::Config& config = few_channels::configs[row];
   const auto refused = [&](const std::string& reason) { return refuse(Algorithm::few_channels, config.name, reason); };
@@ -40,29 +41,41 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, int
   c.plan.cut = {splits};
 
   const auto number = [](auto n) { return static_cast<double>(n); };
-  const int64_t size = element_size(p.dtype), taps = config.window_rows * config.window_columns;
-  // Of a warp, for a channel and a window: products and their addition to the sums, loads with a predicate and the
-  // addresses of their rows, conversions, weights from shared memory.
-  const double loads = number((config.rows + config.window_rows - 1) * config.window_columns);
+  const bool half = element_size(p.dtype) == 2;
+  const int64_t taps = config.window_rows * config.window_columns, sums = config.rows * config.sums;
+  const int64_t rows = config.rows + config.window_rows - 1;
+  // Instructions of a warp for a channel and a window: products and their addition to the sums, loads, conversions,
+  // addresses of rows, weights. All factors are fitted to 2000 measurements on an H200.
+  const double loads = number(rows * config.window_columns);
   const double vectors = number(config.sums * few_channels::padded_taps(config)) / 4;
-  const double instructions = number(config.rows * config.sums) * number(taps + 1) + loads * (size == 4 ? 2 : 3) +
-                              2 * number(config.rows + config.window_rows) + vectors + 10;
-  // Clocks of a multiprocessor, which issues four instructions in each; a load takes one and a half of its path to
-  // shared memory and the first cache, a vector for all lanes two.
-  const double of_channel = std::max(instructions / 4, 1.5 * loads + 2 * vectors);
-  const double channels = number(ceil_div<int64_t>(p.in_channels_per_group(), splits));
-  const double windows = number(d.window_rows * d.window_columns), warps = few_channels::threads / 32;
-  const double fill = number(p.in_channels_per_group() * d.channel_weights) / few_channels::threads * 12 + 150;
-  const double outputs = number(config.rows * config.sums) * (2 + 45.0 / splits + 6);
-  const double of_block = warps * (channels * windows * of_channel + (fill + outputs) / 4);
-  constexpr double clock = 1.7e9;
-  const double blocks = number(d.blocks) / number(device.multiprocessors);
-  // A single block of a multiprocessor waits for what it loads, channel by channel.
-  const double alone = (channels * windows * (of_channel * 2 + 700) + 2500) / clock;
-  const double busy = std::max(std::ceil(blocks) * 0.5 + blocks * 0.5, 1.0) * of_block / clock;
-  const double memory = number(p.compulsory_bytes()) / (0.9 * device.bandwidth);
-  c.estimated_seconds =
-      launch_seconds + 2e-6 + std::max({busy * slower(device).compute, alone, memory}) + 0.3 * std::min(busy, memory);
+  const double of_window =
+      number(sums * (taps + (half ? 0 : 1))) + loads * (half ? 2.7 : 1.7) + 2 * number(rows) + vectors + 8;
+  // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path,
+  // and lanes of a warp that share outputs read at several places.
+  const double places = 1 + 0.35 * (std::max(1.0, splits / 8.0) - 1);
+  const double clocks = std::max(of_window / 4, places * (1.53 * loads + 2.33 * vectors)) / 0.91;
+  const double windows = number(d.window_rows * d.window_columns);
+  const double turns = windows * number(ceil_div<int64_t>(p.in_channels_per_group(), splits));
+  const double fill =
+      60 + 8 * number(p.in_channels_per_group() * d.channel_weights) / few_channels::threads + 100 + 100 * windows;
+  const int64_t together = sums >= 32 ? 4 : sums >= 16 ? 2 : 1;
+  const double outputs = splits == 1 ? 6 * number(sums) + 30 * number(config.sums)
+                                     : number(sums) + std::ceil(number(sums / together) / splits) *
+                                                          (40 + number(together) * (1.3 * splits + 6));
+  const double once = fill + 0.88 * outputs;
+  const int64_t resident =
+      std::clamp<int64_t>((device.shared_memory_per_block + 1024) / (d.shared_bytes + 1024), 1, config.blocks);
+  // Of `blocks` at a time on a multiprocessor: a warp waits for its loads, for which those ahead leave less time.
+  const auto wave = [&](int64_t blocks) {
+    const double warps = number(blocks * few_channels::threads / 32), alone = 3.05 * of_window;
+    const double wait = config.ahead ? std::max(0.0, 555 - alone / 2) : 555;
+    return turns * std::max(warps * clocks, alone + wait) + std::max(warps * once / 4 / 0.39, 3 * once);
+  };
+  const int64_t at_once = device.multiprocessors * resident, rest = d.blocks % at_once;
+  const double busy = number(d.blocks / at_once) * wave(resident) +
+                      (rest > 0 ? wave(ceil_div<int64_t>(rest, device.multiprocessors)) : 0);
+  constexpr double clock = 1.755e9;
+  c.estimated_seconds = launch_seconds + 3e-6 + busy / clock + 0.72 * number(p.compulsory_bytes()) / device.bandwidth;
   return c;
 }
 
