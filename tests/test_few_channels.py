@@ -23,6 +23,8 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NAMES = [
     f"few_channels/{name}"
     for name in (
+        "1x1_n4_r8",
+        "1x1_n16_r4",
         "1x3_n4_r8",
         "2x2_n4_r8",
         "2x2_n12_r4",

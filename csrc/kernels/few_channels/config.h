@@ -24,10 +24,11 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"1x3_n4_r8", 1, 3, 4, 8, 2, true}, {"2x2_n4_r8", 2, 2, 4, 8, 2, true}, {"2x2_n12_r4", 2, 2, 12, 4, 2, true},
-    {"3x2_n2_r4", 3, 2, 2, 4, 3, true}, {"3x2_n2_r8", 3, 2, 2, 8, 2, true}, {"3x3_n1_r8", 3, 3, 1, 8, 2, true},
-    {"3x3_n4_r4", 3, 3, 4, 4, 2, true}, {"3x3_n4_r8", 3, 3, 4, 8, 2, true}, {"3x3_n12_r4", 3, 3, 12, 4, 2, false},
-    {"4x4_n4_r4", 4, 4, 4, 4, 2, true}, {"7x1_n1_r8", 7, 1, 1, 8, 3, true}, {"7x1_n1_r16", 7, 1, 1, 16, 3, false},
+    {"1x1_n4_r8", 1, 1, 4, 8, 3, true}, {"1x1_n16_r4", 1, 1, 16, 4, 2, true},  {"1x3_n4_r8", 1, 3, 4, 8, 2, true},
+    {"2x2_n4_r8", 2, 2, 4, 8, 2, true}, {"2x2_n12_r4", 2, 2, 12, 4, 2, true},  {"3x2_n2_r4", 3, 2, 2, 4, 3, true},
+    {"3x2_n2_r8", 3, 2, 2, 8, 2, true}, {"3x3_n1_r8", 3, 3, 1, 8, 2, true},    {"3x3_n4_r4", 3, 3, 4, 4, 2, true},
+    {"3x3_n4_r8", 3, 3, 4, 8, 2, true}, {"3x3_n12_r4", 3, 3, 12, 4, 2, false}, {"4x4_n4_r4", 4, 4, 4, 4, 2, true},
+    {"7x1_n1_r8", 7, 1, 1, 8, 3, true}, {"7x1_n1_r16", 7, 1, 1, 16, 3, false},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -35,7 +36,9 @@ inline constexpr int32_t threads = 256;
 inline constexpr int32_t most_splits = 32;              // of the channels, among the threads of a block
 inline constexpr int64_t most_weight_bytes = 48 << 10;  // in shared memory at a time
 
-// The taps of a window lie in shared memory as whole vectors of 16 bytes.
-constexpr int32_t padded_taps(const Config& c) { return (c.window_rows * c.window_columns + 3) / 4 * 4; }
+constexpr int32_t taps(const Config& c) { return c.window_rows * c.window_columns; }
+// Of an input channel's window: the weights of each sum follow those of the one before, whole vectors of 16 bytes in
+// all.
+constexpr int32_t window_weights(const Config& c) { return (c.sums * taps(c) + 3) / 4 * 4; }
 
 }  // namespace convt::few_channels

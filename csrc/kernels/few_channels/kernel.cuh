@@ -52,14 +52,14 @@ CONVT_DEVICE Sum sum_of(const Params& p, uint32_t number) {
 template <class Scalar, int Row>
 CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, uint32_t first_sum, float* weights) {
   constexpr Config c = configs[Row];
-  constexpr int taps = padded_taps(c), window = c.sums * taps, at_once = 4;
+  constexpr int window = window_weights(c), at_once = 4;
   uint32_t entry = threadIdx.x;
   const auto first_channel = static_cast<int32_t>(p.fill.divide(entry));
   const int32_t channels = threads / p.row_weights;
   if (first_channel >= channels) return;
 #pragma unroll 1
   for (; entry < static_cast<uint32_t>(p.channel_weights); entry += static_cast<uint32_t>(p.row_weights)) {
-    const uint32_t tap = entry % taps, number = first_sum + entry / taps % c.sums;
+    const uint32_t place = entry % window, tap = place % taps(c), number = first_sum + place / taps(c);
     uint32_t window_column = entry / window;
     const uint32_t window_row = p.windows.divide(window_column);
     const Sum sum = sum_of(p, number);
@@ -68,9 +68,9 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, ui
     uint32_t column_rest =
         (window_column * c.window_columns + tap % c.window_columns) * p.stride_w.divisor + sum.column_phase;
     const uint32_t row = p.dilation_h.divide(row_rest), column = p.dilation_w.divide(column_rest);
-    const bool exists = tap < static_cast<uint32_t>(c.window_rows * c.window_columns) &&
-                        number < static_cast<uint32_t>(p.sums) && row_rest == 0 && column_rest == 0 &&
-                        row < static_cast<uint32_t>(p.h.kernel) && column < static_cast<uint32_t>(p.w_axis.kernel);
+    const bool exists = place < static_cast<uint32_t>(c.sums * taps(c)) && number < static_cast<uint32_t>(p.sums) &&
+                        row_rest == 0 && column_rest == 0 && row < static_cast<uint32_t>(p.h.kernel) &&
+                        column < static_cast<uint32_t>(p.w_axis.kernel);
     const Scalar* from = static_cast<const Scalar*>(p.w) + (first + first_channel) * p.w_in_stride +
                          sum.channel * p.w_out_stride + row * p.w_row_stride + column * p.w_column_stride;
     float* to = weights + first_channel * p.channel_weights + entry;
@@ -129,14 +129,15 @@ template <class Scalar, int Row>
 CONVT_DEVICE void multiply(const Values<Scalar, Row>& values, const float* weights,
                            float (&sums)[configs[Row].rows][configs[Row].sums]) {
   constexpr Config c = configs[Row];
-  constexpr int taps = padded_taps(c);
+  float all[window_weights(c)];
 #pragma unroll
   for (int m = 0; m < c.sums; ++m) {
-    float of_tap[taps];
+    const float* of_tap = all + m * taps(c);
 #pragma unroll
-    for (int t = 0; t < taps; t += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(weights + m * taps + t);
-      of_tap[t] = four.x, of_tap[t + 1] = four.y, of_tap[t + 2] = four.z, of_tap[t + 3] = four.w;
+    for (int i = m * taps(c); i < (m + 1) * taps(c); ++i) {
+      if (i % 4 != 0) continue;
+      const float4 four = *reinterpret_cast<const float4*>(weights + i);
+      all[i] = four.x, all[i + 1] = four.y, all[i + 2] = four.z, all[i + 3] = four.w;
     }
 #pragma unroll
     for (int r = 0; r < c.rows; ++r) {
@@ -144,7 +145,7 @@ CONVT_DEVICE void multiply(const Values<Scalar, Row>& values, const float* weigh
       constexpr bool apart = sizeof(Scalar) == 4;
       float sum = apart ? 0 : sums[r][m];
 #pragma unroll
-      for (int t = 0; t < c.window_rows * c.window_columns; ++t) {
+      for (int t = 0; t < taps(c); ++t) {
         const float input = values.of[r + c.window_rows - 1 - t / c.window_columns][t % c.window_columns];
         sum = apart && t == 0 ? input * of_tap[t] : sum + input * of_tap[t];
       }
@@ -191,7 +192,7 @@ CONVT_DEVICE bool write_outputs(const Params& p, const Part& part, int32_t row, 
 template <class Scalar, int Row>
 __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_kernel(const __grid_constant__ Params p) {
   constexpr Config c = configs[Row];
-  constexpr int taps = padded_taps(c), x_rows = Inputs<Row>::rows;
+  constexpr int x_rows = Inputs<Row>::rows;
   constexpr int together = c.rows * c.sums >= 32 ? 4 : c.rows * c.sums >= 16 ? 2 : 1;  // outputs below each other
   auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());
 
@@ -215,6 +216,7 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
     const int32_t count = smaller(p.channels_at_once, p.channels - first);
 #pragma unroll 1
     for (int32_t window = 0; window < p.window_rows * p.window_columns; ++window) {
+      const int32_t number = device::opaque(thread) >> p.log_positions;
       auto window_column = static_cast<uint32_t>(window);
       const auto window_row = static_cast<int32_t>(p.windows.divide(window_column));
       // The first input of the window, above and to the right of the others.
@@ -232,10 +234,10 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
         if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
       }
       const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
-      const float* weights = shared + part.number * p.channel_weights + window * c.sums * taps;
+      const float* weights = shared + number * p.channel_weights + window * window_weights(c);
       // Inputs that do not exist are never loaded, and stay zero.
       Inputs<Row> inputs{};
-      if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, part.number < count ? exist : 0, inputs);
+      if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
       if (window == 0) {
         // While the first inputs are on their way.
         if (first > 0) __syncthreads();
@@ -245,7 +247,7 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
       if constexpr (c.ahead && sizeof(Scalar) == 4) {
         Inputs<Row> next{};
 #pragma unroll 1
-        for (int32_t channel = part.number; channel < count; channel += 2 * splits) {
+        for (int32_t channel = number; channel < count; channel += 2 * splits) {
           from += x_step;
           load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
           multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
@@ -257,7 +259,7 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
         }
       } else {
 #pragma unroll 1
-        for (int32_t channel = part.number; channel < count; channel += splits) {
+        for (int32_t channel = number; channel < count; channel += splits) {
           if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
           const Values<Scalar, Row> values(inputs);
           from += x_step;

@@ -52,7 +52,7 @@ inline Division divide(const Problem& p, const Config& c, int64_t splits) {
   d.sum_blocks = ceil_div<int64_t>(d.sums, c.sums);
   d.window_rows = ceil_div<int64_t>(d.h.window, c.window_rows);
   d.window_columns = ceil_div<int64_t>(d.w.window, c.window_columns);
-  d.channel_weights = checked_mul(checked_mul(d.window_rows, d.window_columns), c.sums * padded_taps(c));
+  d.channel_weights = checked_mul(checked_mul(d.window_rows, d.window_columns), window_weights(c));
   const int64_t at_once = most_weight_bytes / static_cast<int64_t>(sizeof(float)) / d.channel_weights;
   d.channels = std::clamp<int64_t>(at_once, 1, p.in_channels_per_group());
   d.positions = threads / splits;

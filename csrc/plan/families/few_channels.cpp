@@ -42,18 +42,18 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, int
 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const bool half = element_size(p.dtype) == 2;
-  const int64_t taps = config.window_rows * config.window_columns, sums = config.rows * config.sums;
+  const int64_t taps = few_channels::taps(config), sums = config.rows * config.sums;
   const int64_t rows = config.rows + config.window_rows - 1;
   // Instructions of a warp for a channel and a window: products and their addition to the sums, loads, conversions,
-  // addresses of rows, weights. All factors are fitted to 2000 measurements on an H200.
+  // addresses of rows, weights. All factors are fitted to 3000 measurements on an H200.
   const double loads = number(rows * config.window_columns);
-  const double vectors = number(config.sums * few_channels::padded_taps(config)) / 4;
+  const double vectors = number(few_channels::window_weights(config)) / 4;
   const double of_window =
-      number(sums * (taps + (half ? 0 : 1))) + loads * (half ? 5.4 : 4.1) + 2 * number(rows) + vectors + 7;
+      number(sums * (taps + (half ? 0 : 1))) + loads * (half ? 5.3 : 3.7) + 2 * number(rows) + vectors + 28;
   // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path,
   // and lanes of a warp that share outputs read at several places.
-  const double places = 1 + 0.24 * (std::max(1.0, splits / 8.0) - 1);
-  const double clocks = std::max(of_window / 4, places * (2.3 * loads + 0.5 * vectors)) / 1.14;
+  const double places = 1 + 0.21 * (std::max(1.0, splits / 8.0) - 1);
+  const double clocks = std::max(of_window / 4, places * (2.5 * loads + 0.5 * vectors)) / 1.2;
   const double windows = number(d.window_rows * d.window_columns);
   const double turns = windows * number(ceil_div<int64_t>(p.in_channels_per_group(), splits));
   // Weights, four of a thread on their way at a time.
@@ -62,21 +62,21 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, int
   const double outputs = splits == 1 ? 6 * number(sums) + 30 * number(config.sums)
                                      : number(sums) + std::ceil(number(sums / together) / splits) *
                                                           (40 + number(together) * (1.3 * splits + 6));
-  const double once = 160 + 8 * weights + 100 * windows + 1.95 * outputs;
+  const double once = 160 + 8 * weights + 100 * windows + 1.97 * outputs;
   const int64_t resident =
       std::clamp<int64_t>((device.shared_memory_per_block + 1024) / (d.shared_bytes + 1024), 1, config.blocks);
   // Of `blocks` at a time on a multiprocessor: a warp waits for its loads, for which those ahead leave less time.
   const auto wave = [&](int64_t blocks) {
-    const double warps = number(blocks * few_channels::threads / 32), alone = 2.4 * of_window;
-    const double wait = config.ahead ? std::max(0.0, 490 - alone / 2) : 490;
-    return turns * std::max(warps * clocks, alone + wait) + std::max(warps * once / 4 / 0.64, 3 * once) +
+    const double warps = number(blocks * few_channels::threads / 32), alone = 2.1 * of_window;
+    const double wait = config.ahead ? std::max(0.0, 550 - alone / 2) : 550;
+    return turns * std::max(warps * clocks, alone + wait) + std::max(warps * once / 4 / 0.63, 3 * once) +
            685 * std::ceil(weights / 4);
   };
   const int64_t at_once = device.multiprocessors * resident, rest = d.blocks % at_once;
   const double busy = number(d.blocks / at_once) * wave(resident) +
                       (rest > 0 ? wave(ceil_div<int64_t>(rest, device.multiprocessors)) : 0);
   constexpr double clock = 1.755e9;
-  c.estimated_seconds = launch_seconds + 2.8e-6 + busy / clock + 0.78 * number(p.compulsory_bytes()) / device.bandwidth;
+  c.estimated_seconds = launch_seconds + 2.8e-6 + busy / clock + 0.75 * number(p.compulsory_bytes()) / device.bandwidth;
   return c;
 }
 
