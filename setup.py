@@ -30,7 +30,16 @@ VERSION = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text()
 DEFAULT_ARCHS = "8.0+PTX;9.0a"
 # Families whose PTX is the same for all architectures: it is made once, for the oldest one, and machine code for each
 # of it. (That for sm_90 is the same, byte for byte, as from PTX for sm_90a.)
-ONE_PTX = ("column", "depthwise", "direct", "few_channels", "few_positions", "large_stride", "rolling_rows", "warp_rows")
+ONE_PTX = (
+    "column",
+    "depthwise",
+    "direct",
+    "few_channels",
+    "few_positions",
+    "large_stride",
+    "rolling_rows",
+    "warp_rows",
+)
 # Families, by the end of their names, that have code for this architecture alone, where it is one of those built for.
 HOPPER, HOPPER_ARCH = "_sm90", "9.0a"
 OLDEST_TORCH = (2, 11)
