@@ -113,11 +113,9 @@ bool run(int32_t row) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int32_t row = number % convt::column::config_count, type = number / convt::column::config_count % 4;
-    return type == 0   ? convt::run<float, false>(row)
-           : type == 1 ? convt::run<float, true>(row)
-           : type == 2 ? convt::run<convt::Float16, false>(row)
-                       : convt::run<convt::BFloat16, false>(row);
+    constexpr int rows = convt::column::config_count;
+    return convt::run_precision(number / rows,
+                                [&]<class Scalar, bool Strict>() { return convt::run<Scalar, Strict>(number % rows); });
   });
   std::printf("%d refused, %d with output channels divided\n", convt::refused, convt::divided);
   return status;

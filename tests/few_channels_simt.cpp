@@ -50,13 +50,9 @@ bool run(int32_t row) {
   p = c.placed();
 
   const std::string name = std::string("few_channels/") + config.name;
-  Plan plan;
-  try {
-    plan = make_forced_plan(p, *find_device("h200"), name);
-  } catch (const std::invalid_argument& e) {
-    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
-    return false;
-  }
+  const std::optional<Plan> planned = plan_of_any(p, name);
+  if (!planned) return false;
+  Plan plan = *planned;
   // Any number of threads may share outputs, not only the planner's.
   const int64_t splits = int64_t{1} << pick(0, 5);
   const few_channels::Division d = few_channels::divide(p, config, splits);
@@ -78,11 +74,8 @@ bool run(int32_t row) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int32_t row = number % convt::few_channels::config_count,
-                  type = number / convt::few_channels::config_count % 3;
-    return type == 0   ? convt::run<float>(row)
-           : type == 1 ? convt::run<convt::Float16>(row)
-                       : convt::run<convt::BFloat16>(row);
+    constexpr int rows = convt::few_channels::config_count;
+    return convt::run_type(number / rows, [&]<class Scalar>() { return convt::run<Scalar>(number % rows); });
   });
   std::printf("%d with several threads for an output, %d with several windows, %d with weights in parts\n",
               convt::shared_outputs, convt::windows, convt::weights_in_parts);

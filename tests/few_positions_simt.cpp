@@ -45,13 +45,9 @@ bool run(int32_t row) {
   p = c.placed();
 
   const std::string name = std::string("few_positions/") + config.name;
-  Plan plan;
-  try {
-    plan = make_forced_plan(p, *find_device("h200"), name);
-  } catch (const std::invalid_argument& e) {
-    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
-    return false;
-  }
+  const std::optional<Plan> planned = plan_of_any(p, name);
+  if (!planned) return false;
+  Plan plan = *planned;
   // Any number of output channels a block, not only the planner's.
   const std::vector<int64_t> choices = few_positions::channel_choices(p);
   const int64_t out_channels = choices[pick(0, static_cast<int64_t>(choices.size()) - 1)];
@@ -85,11 +81,8 @@ bool run(int32_t row) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int32_t row = number % convt::few_positions::config_count,
-                  type = number / convt::few_positions::config_count % 3;
-    return type == 0   ? convt::run<float>(row)
-           : type == 1 ? convt::run<convt::Float16>(row)
-                       : convt::run<convt::BFloat16>(row);
+    constexpr int rows = convt::few_positions::config_count;
+    return convt::run_type(number / rows, [&]<class Scalar>() { return convt::run<Scalar>(number % rows); });
   });
   std::printf("%d with loads of 16 bytes\n", convt::wide);
   return status;

@@ -119,6 +119,21 @@ def check_those_taken(configuration, precision, draw, usual):
     return taken
 
 
+def check_without_tensor_cores(configuration, p, x, w, b):
+    """A configuration's results: right, and the same bits whether TF32 is allowed or not. Whether there were any."""
+    torch.backends.cudnn.allow_tf32 = False
+    poison_allocator(p.y_shape, dtype=x.dtype)
+    result = forced_if_it_fits(configuration, x, w, b, p)
+    if result is None:
+        return False
+    rule_of_forward(p, x, w, b, str(x.dtype))(result)
+    for allowed in (False, True):
+        torch.backends.cudnn.allow_tf32 = allowed
+        poison_allocator(p.y_shape, dtype=x.dtype)
+        assert torch.equal(forced(configuration, x, w, b, p), result)
+    return True
+
+
 def check_random_problems(configuration, precision, draw, usual):
     """The same, of a configuration that takes most problems."""
     # The sanitizer has few problems a test.

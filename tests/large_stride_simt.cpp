@@ -128,12 +128,9 @@ bool run(int32_t row) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int32_t row = number % convt::large_stride::config_count,
-                  type = number / convt::large_stride::config_count % 4;
-    return type == 0   ? convt::run<float, false>(row)
-           : type == 1 ? convt::run<float, true>(row)
-           : type == 2 ? convt::run<convt::Float16, false>(row)
-                       : convt::run<convt::BFloat16, false>(row);
+    constexpr int rows = convt::large_stride::config_count;
+    return convt::run_precision(number / rows,
+                                [&]<class Scalar, bool Strict>() { return convt::run<Scalar, Strict>(number % rows); });
   });
   std::printf("%d refused\n", convt::refused);
   return status;

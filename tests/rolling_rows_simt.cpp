@@ -110,12 +110,10 @@ bool run(int row, bool last) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int type = number % 4, row = number / 8 % convt::rolling_rows::config_count;
+    const int row = number / 8 % convt::rolling_rows::config_count;
     const bool last = number / 4 % 2 == 1;
-    return type == 0   ? convt::run<float, false>(row, last)
-           : type == 1 ? convt::run<float, true>(row, last)
-           : type == 2 ? convt::run<convt::Float16, false>(row, last)
-                       : convt::run<convt::BFloat16, false>(row, last);
+    return convt::run_precision(number,
+                                [&]<class Scalar, bool Strict>() { return convt::run<Scalar, Strict>(row, last); });
   });
   std::printf(
       "%d of several blocks, %d split, %d with narrow rows of x, %d by elements, %d with narrow rows of y, "

@@ -5,16 +5,15 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import candidates_of, explained, forced_if_it_fits
-from reference import (
-    Problem,
-    lay_out,
-    poison_allocator,
-    problem_count,
-    random_tensor,
-    rule_of_forward,
-    spoilt_operands,
+from forced import (
+    candidates_of,
+    check_configurations,
+    check_spread,
+    check_without_tensor_cores,
+    explained,
+    forced,
 )
+from reference import Problem, lay_out, problem_count, random_tensor
 
 import convt
 from convt import _C
@@ -140,19 +139,7 @@ def test_random_problems(configuration, dtype):
     for _ in range(problem_count(20)):
         p = problem(rng)
         x, w, b = operands(p, dtype, rng)
-        poison_allocator(p.y_shape, dtype=dtype)
-        torch.backends.cudnn.allow_tf32 = False
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is None:
-            # Images of one position become one image, whose columns are no neighbours.
-            assert x.stride(3) != 1 or p.size == (1, 1) or p.kernel == p.stride, p
-            continue
-        rule_of_forward(p, x, w, b, str(dtype))(result)
-        for allowed in (False, True):
-            # No TF32 where it is allowed: the same bits.
-            torch.backends.cudnn.allow_tf32 = allowed
-            poison_allocator(p.y_shape, dtype=dtype)
-            assert torch.equal(forced_if_it_fits(configuration, x, w, b, p), result)
+        assert check_without_tensor_cores(configuration, p, x, w, b), p
 
 
 @pytest.mark.gpu
@@ -161,9 +148,7 @@ def test_random_problems(configuration, dtype):
 def test_real_layers(p, dtype):
     torch.backends.cudnn.allow_tf32 = False
     x, w, b = operands(p, dtype, random.Random(0))
-    assert_right = rule_of_forward(p, x, w, b, str(dtype))
-    for configuration in NAMES:
-        assert_right(forced_if_it_fits(configuration, x, w, b, p))
+    assert check_configurations(NAMES, str(dtype), p, x, w, b) == len(NAMES)
 
 
 @pytest.mark.gpu
@@ -175,7 +160,4 @@ def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
         p = problem(rng)
         p = Problem(**{**p.__dict__, "batch": 1})
         ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
-            result = forced_if_it_fits(configuration, *pair, None, p)
-            if result is not None:
-                assert torch.equal(~result.cpu().isfinite(), reached), where
+        check_spread(configuration, p, rng, *ones, run=forced)

@@ -5,16 +5,15 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import candidates_of, explained, forced_if_it_fits
-from reference import (
-    Problem,
-    lay_out,
-    poison_allocator,
-    problem_count,
-    random_tensor,
-    rule_of_forward,
-    spoilt_operands,
+from forced import (
+    candidates_of,
+    check_configurations,
+    check_spread,
+    check_without_tensor_cores,
+    explained,
+    forced,
 )
+from reference import Problem, lay_out, problem_count, random_tensor
 
 import convt
 from convt import _C
@@ -127,19 +126,9 @@ def test_random_problems(configuration, dtype, layout):
     for _ in range(problem_count(15)):
         p = problem(rng)
         x, w, b = operands(p, dtype, rng, layout)
-        poison_allocator(p.y_shape, dtype=dtype)
-        torch.backends.cudnn.allow_tf32 = False
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is None:
+        if not check_without_tensor_cores(configuration, p, x, w, b):
             # Small images whose kernel is as large as their stride become one image.
             assert p.batch * p.size[0] * p.size[1] > 64, p
-            continue
-        rule_of_forward(p, x, w, b, str(dtype))(result)
-        for allowed in (False, True):
-            # No TF32 where it is allowed: the same bits.
-            torch.backends.cudnn.allow_tf32 = allowed
-            poison_allocator(p.y_shape, dtype=dtype)
-            assert torch.equal(forced_if_it_fits(configuration, x, w, b, p), result)
 
 
 @pytest.mark.gpu
@@ -149,9 +138,7 @@ def test_random_problems(configuration, dtype, layout):
 def test_real_layers(p, dtype, layout):
     torch.backends.cudnn.allow_tf32 = False
     x, w, b = operands(p, dtype, random.Random(0), layout)
-    assert_right = rule_of_forward(p, x, w, b, str(dtype))
-    for configuration in NAMES:
-        assert_right(forced_if_it_fits(configuration, x, w, b, p))
+    assert check_configurations(NAMES, str(dtype), p, x, w, b) == len(NAMES)
 
 
 @pytest.mark.gpu
@@ -163,6 +150,4 @@ def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
         p = problem(rng)
         p = Problem(**{**p.__dict__, "batch": 1})
         ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
-            result = forced_if_it_fits(configuration, *pair, None, p)
-            assert torch.equal(~result.cpu().isfinite(), reached), where
+        check_spread(configuration, p, rng, *ones, run=forced)

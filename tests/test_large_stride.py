@@ -8,18 +8,17 @@ import simt_program
 import torch
 from forced import (
     candidates_of,
+    check_configurations,
+    check_spread,
     check_the_last_image,
     check_those_taken,
     explained,
-    forced_if_it_fits,
     precise,
 )
 from reference import (
     Problem,
     lay_out,
     random_tensor,
-    rule_of_forward,
-    spoilt_operands,
 )
 
 from convt import _C
@@ -186,11 +185,7 @@ def test_real_layers(p, precision, layout):
     torch.backends.cudnn.allow_tf32 = False
     p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
     x, w, b = operands(p, torch.float32 if precision == "ieee" else torch.float16, random.Random(0), layout)
-    assert_right = rule_of_forward(p, x, w, b, precision)
-    for configuration in NAMES:
-        result = forced_if_it_fits(configuration, x, w, b, p)
-        if result is not None:
-            assert_right(result)
+    check_configurations(NAMES, precision, p, x, w, b)
 
 
 @pytest.mark.gpu
@@ -201,10 +196,7 @@ def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
     for _ in range(4):
         p = problem(rng, 48, 1)
         ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        for pair, reached, _, where in spoilt_operands(p, rng, *ones):
-            result = forced_if_it_fits(configuration, *pair, None, p)
-            if result is not None:
-                assert torch.equal(~result.cpu().isfinite(), reached), where
+        check_spread(configuration, p, rng, *ones)
 
 
 @pytest.mark.gpu

@@ -92,12 +92,10 @@ bool run(int stride, int row) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int type = number % 4, stride = number / 4 % convt::warp_rows::most_stride + 1,
+    const int stride = number / 4 % convt::warp_rows::most_stride + 1,
               row = number / 4 / convt::warp_rows::most_stride % convt::warp_rows::config_count;
-    return type == 0   ? convt::run<float, false>(stride, row)
-           : type == 1 ? convt::run<float, true>(stride, row)
-           : type == 2 ? convt::run<convt::Float16, false>(stride, row)
-                       : convt::run<convt::BFloat16, false>(stride, row);
+    return convt::run_precision(number,
+                                [&]<class Scalar, bool Strict>() { return convt::run<Scalar, Strict>(stride, row); });
   });
   std::printf(
       "%d with strips side by side, %d whose rows are not whole vectors, %d whose rows of x begin within words, "

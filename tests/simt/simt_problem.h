@@ -171,11 +171,49 @@ int run_problems(int argc, char** argv, const Run& run) {
   return 0;
 }
 
+// run.operator()<Scalar>() of a number's type.
+template <class Run>
+bool run_type(int number, const Run& run) {
+  switch (number % 3) {
+    case 0:
+      return run.template operator()<float>();
+    case 1:
+      return run.template operator()<Float16>();
+    default:
+      return run.template operator()<BFloat16>();
+  }
+}
+
+// run.operator()<Scalar, Strict>() of a number's precision: TF32, float32 without, 16 bits.
+template <class Run>
+bool run_precision(int number, const Run& run) {
+  switch (number % 4) {
+    case 0:
+      return run.template operator()<float, false>();
+    case 1:
+      return run.template operator()<float, true>();
+    case 2:
+      return run.template operator()<Float16, false>();
+    default:
+      return run.template operator()<BFloat16, false>();
+  }
+}
+
 // The plan of a configuration, none if it does not take the problem.
 inline std::optional<Plan> forced_plan(const Problem& p, const std::string& configuration) {
   try {
     return make_forced_plan(p, *find_device("h200"), configuration);
   } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+// The same of a configuration that takes every problem: if it does not, its reason and the problem are printed.
+inline std::optional<Plan> plan_of_any(const Problem& p, const std::string& configuration) {
+  try {
+    return make_forced_plan(p, *find_device("h200"), configuration);
+  } catch (const std::invalid_argument& e) {
+    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
     return std::nullopt;
   }
 }
