@@ -111,9 +111,15 @@ inline bool takes_vectors(const Problem& p, int32_t vector) {
 inline int32_t any_vector(const Problem& p) { return takes_vectors(p, 4) ? 4 : takes_vectors(p, 2) ? 2 : 1; }
 
 // How many tiles a slot takes: more of them share the loading of the weights, as long as every multiprocessor has
-// blocks enough to come out even with the others.
-inline int64_t repeats_of(const Blocking& b, int64_t multiprocessors) {
-  return larger<int64_t>(1, smaller<int64_t>(4, b.groups * b.chunks / (multiprocessors * 12)));
+// `blocks` enough to come out even with the others.
+inline int64_t repeats_of(const Blocking& b, int64_t multiprocessors, int64_t blocks = 12) {
+  return larger<int64_t>(1, smaller<int64_t>(4, b.groups * b.chunks / (multiprocessors * blocks)));
+}
+
+// The same for exact shapes. It pays where instructions bind: in 16 bits, for large kernels.
+inline int64_t last_repeats(const Config& c, const Problem& p, const Blocking& b, int64_t multiprocessors) {
+  const bool pays = element_size(p.dtype) == 2 && c.h.kernel * c.w.kernel >= 16 && !c.small;
+  return pays ? repeats_of(b, multiprocessors, 5) : 1;
 }
 
 }  // namespace convt::depthwise

@@ -32,11 +32,14 @@ struct Config {
   Form form;
   AxisConfig h, w;
   // Forms rows and last, for 4-byte and for 2-byte elements: input positions of a thread, rows by columns; bytes that
-  // it stores at a time; blocks an SM, as many as do without spills.
+  // it stores at a time; blocks an SM, as many as do without spills; form last: whether weights are float32 in the
+  // table, so that none is converted for each tile.
   struct Positions {
     int32_t rows, columns, bytes, resident;
+    bool floats;
   } wide = {}, narrow = {};
   int32_t channels = 0;  // form one_tap: of the output, at most
+  bool small = false;    // form last: for problems whose larger tiles leave multiprocessors without work
 
   constexpr Positions positions(int64_t element_bytes) const { return element_bytes == 4 ? wide : narrow; }
   constexpr bool exact() const { return form == Form::tile || form == Form::rows || form == Form::last; }
@@ -74,18 +77,26 @@ inline constexpr Config configs[] = {
     {"nchw_8x8_s4_p2_rows", Form::rows, {8, 4, 2}, {8, 4, 2}, {4, 1, 16, 2}, {4, 2, 16, 2}},
 
     {"nhwc_2x2_s2_p0", Form::last, {2, 2, 0}, {2, 2, 0}, {1, 2, 16, 4}, {1, 2, 16, 3}},
-    {"nhwc_3x3_s1", Form::last, {3, 1, 1}, {3, 1, 1}, {1, 4, 16, 2}, {1, 4, 8, 3}},
+    {"nhwc_3x3_s1", Form::last, {3, 1, 1}, {3, 1, 1}, {8, 1, 16, 2}, {8, 1, 8, 3, true}},
     {"nhwc_3x3_s2_p1", Form::last, {3, 2, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
-    {"nhwc_4x4_s2_p1", Form::last, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 2}, {2, 2, 8, 2}},
-    {"nhwc_5x5_s2_p0", Form::last, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 3}},
+    {"nhwc_4x4_s2_p1", Form::last, {4, 2, 1}, {4, 2, 1}, {2, 2, 16, 2}, {1, 4, 8, 2, true}},
+    {"nhwc_5x5_s2_p0", Form::last, {5, 2, 2}, {5, 2, 2}, {1, 4, 16, 2}, {1, 4, 8, 2, true}},
     {"nhwc_1x3_s1_s2_p1", Form::last, {1, 1, 0}, {3, 2, 1}, {1, 2, 16, 4}, {1, 2, 16, 3}},
-    {"nhwc_2x3_s1_s2_p1", Form::last, {2, 1, 1}, {3, 2, 1}, {1, 2, 16, 3}, {1, 2, 8, 4}},
-    {"nhwc_1x5_s1", Form::last, {1, 1, 0}, {5, 1, 2}, {1, 4, 16, 2}, {1, 4, 8, 3}},
-    {"nhwc_6x1_s2_s1_p0", Form::last, {6, 2, 4}, {1, 1, 0}, {2, 1, 16, 3}, {2, 1, 8, 4}},
+    {"nhwc_2x3_s1_s2_p1", Form::last, {2, 1, 1}, {3, 2, 1}, {4, 1, 16, 3}, {4, 1, 8, 4, true}},
+    {"nhwc_1x5_s1", Form::last, {1, 1, 0}, {5, 1, 2}, {1, 4, 16, 2}, {2, 4, 8, 3, true}},
+    {"nhwc_6x1_s2_s1_p0", Form::last, {6, 2, 4}, {1, 1, 0}, {2, 1, 16, 3}, {4, 1, 8, 4, true}},
 
     // Channels one by one, where their number is no multiple of a vector.
-    {"nhwc_4x1_s1_elements", Form::last, {4, 1, 0}, {1, 1, 0}, {4, 1, 4, 4}, {4, 1, 2, 4}},
-    {"nhwc_4x4_s2_p1_elements", Form::last, {4, 2, 1}, {4, 2, 1}, {2, 2, 4, 4}, {2, 2, 2, 4}},
+    {"nhwc_4x1_s1_elements", Form::last, {4, 1, 0}, {1, 1, 0}, {8, 1, 4, 4}, {8, 1, 2, 4, true}},
+    {"nhwc_4x4_s2_p1_elements", Form::last, {4, 2, 1}, {4, 2, 1}, {4, 1, 4, 4}, {4, 1, 2, 4, true}},
+
+    // Smaller tiles, whose windows are loaded before anything else is waited for.
+    {"nhwc_3x3_s1_small", Form::last, {3, 1, 1}, {3, 1, 1}, {1, 2, 16, 3}, {1, 2, 8, 2, true}, 0, true},
+    {"nhwc_5x5_s2_p0_small", Form::last, {5, 2, 2}, {5, 2, 2}, {1, 2, 16, 2}, {1, 2, 8, 2, true}, 0, true},
+    {"nhwc_1x3_s1_s2_p1_small", Form::last, {1, 1, 0}, {3, 2, 1}, {1, 2, 16, 4}, {1, 2, 8, 4, true}, 0, true},
+    {"nhwc_2x3_s1_s2_p1_small", Form::last, {2, 1, 1}, {3, 2, 1}, {1, 1, 16, 3}, {1, 1, 8, 4, true}, 0, true},
+    {"nhwc_1x5_s1_small", Form::last, {1, 1, 0}, {5, 1, 2}, {1, 1, 16, 4}, {1, 1, 8, 4, true}, 0, true},
+    {"nhwc_4x4_s2_p1_small_elements", Form::last, {4, 2, 1}, {4, 2, 1}, {1, 2, 4, 4}, {1, 2, 2, 4, true}, 0, true},
 
     {"nhwc_any", Form::any_last, {}, {}},
     {"any", Form::any, {}, {}},
@@ -131,8 +142,9 @@ struct Tile {
 };
 
 // Accesses of memory in form tile. Lanes that load or store one element each of wide tiles reach as many lines as their
-// tiles span, and write parts of sectors: where vectors do not fit, tiles are one column wide instead, and high.
-enum class Access : int32_t { vectors, elements };
+// tiles span, and write parts of sectors: where vectors do not fit, tiles are one column wide instead, and high. `tall`:
+// twice as high, where outputs are many: fewer inputs are read twice, and a thread's start is shared by more outputs.
+enum class Access : int32_t { vectors, elements, tall };
 
 constexpr Tile tile_of(const Config& c, int64_t element_bytes, Access access = Access::vectors) {
   if (c.form != Form::tile) return {c.positions(element_bytes).rows, c.positions(element_bytes).columns};
@@ -151,7 +163,14 @@ constexpr Tile tile_of(const Config& c, int64_t element_bytes, Access access = A
   int32_t rows = accumulators / (columns * c.w.stride * c.h.stride);
   // Higher ones would leave more of their rows below small images.
   if (columns < wide && rows * c.h.stride > 8) rows = 8 / c.h.stride;
+  if (access == Access::tall) rows *= 2;
   return {rows < 1 ? 1 : rows, columns};
+}
+
+// Whether form tile has tall tiles: of kernels that read much twice, unless their weights and window take the registers.
+constexpr bool has_tall(const Config& c, int64_t element_bytes) {
+  return c.form == Form::tile && tile_of(c, element_bytes).columns > 1 && c.h.stride == 2 &&
+         (c.h.kernel == 5 || c.h.kernel == 6) && c.w.kernel > 1;
 }
 
 // The largest power of two of elements in which a thread's output row can be stored.

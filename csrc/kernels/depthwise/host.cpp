@@ -96,20 +96,25 @@ void run_configuration(const Plan& plan, const Problem& problem, const Operands&
     using S = LastShape<Row, Scalar>;
     const LastParams params = make_last_params(plan, problem, operands);
     alignas(16) float biases[S::most_channels];
-    const auto fill = [&](Scalar* table, uint32_t b, uint32_t i) { return fill_exact_table<S>(params, table, b, i); };
-    run_blocks<Scalar>(params, S::table, fill, [&](const Scalar* table, bool spoilt, uint32_t b, uint32_t i) {
+    using Entry = typename S::Entry;
+    const auto fill = [&](Entry* table, uint32_t b, uint32_t i) {
+      return fill_exact_table<S, Scalar>(params, table, b, i);
+    };
+    run_blocks<Entry>(params, S::table, fill, [&](const Entry* table, bool spoilt, uint32_t b, uint32_t i) {
       if (i == 0) {
         for (uint32_t k = 0; k < S::most_channels; ++k) {
           biases[k] = to_float(load_block_bias<Scalar>(params, b, k));
         }
       }
-      compute_last<Row, Scalar>(params, table, biases, spoilt, b, i);
+      compute_last<Row, Scalar>(params, table, biases, spoilt, LastStart<Row, Scalar>(params, b, i));
     });
   } else {
     const Access access = access_of(plan, problem, operands);
     const Params params = make_params(plan, problem, operands, access);
     if (access == Access::vectors) {
       run_threads<Row, Scalar, Access::vectors>(params);
+    } else if (access == Access::tall) {
+      if constexpr (has_tall(config, sizeof(Scalar))) run_threads<Row, Scalar, Access::tall>(params);
     } else {
       run_threads<Row, Scalar, Access::elements>(params);
     }

@@ -26,14 +26,16 @@ template <int Row, class Scalar>
 __global__ void __launch_bounds__(block, resident_blocks(configs[Row], sizeof(Scalar)))
     depthwise_last_kernel(const __grid_constant__ LastParams p) {
   using S = LastShape<Row, Scalar>;
-  __shared__ alignas(16) Scalar table[S::table];
+  __shared__ alignas(16) typename S::Entry table[S::table];
   __shared__ alignas(16) float biases[S::most_channels];
   static_assert(S::most_channels <= block);
   const Scalar bias = load_block_bias<Scalar>(p, blockIdx.x, threadIdx.x);
-  const bool not_finite = fill_exact_table<S>(p, table, blockIdx.x, threadIdx.x);
+  const LastStart<Row, Scalar> start(p, blockIdx.x, threadIdx.x);
+  const bool not_finite = fill_exact_table<S, Scalar>(p, table, blockIdx.x, threadIdx.x);
+  start.prefetch(p);
   if (threadIdx.x < S::most_channels) biases[threadIdx.x] = to_float(bias);
   const bool spoilt = __syncthreads_or(not_finite);
-  compute_last<Row, Scalar>(p, table, biases, spoilt, blockIdx.x, threadIdx.x);
+  compute_last<Row, Scalar>(p, table, biases, spoilt, start);
 }
 
 template <class Scalar, int V>

@@ -147,14 +147,28 @@ inline int64_t table_size(const LastParams& p, const Problem& problem) {
   return int64_t{p.in_per_group} * problem.kernel_h * problem.kernel_w * p.pitch * element_size(problem.dtype);
 }
 
-template <int N, class Scalar>
-CONVT_HOST_DEVICE void load_table(const Scalar* from, float* to) {
+template <int N, class Entry>
+CONVT_HOST_DEVICE void load_table(const Entry* from, float* to) {
+  constexpr int whole = static_cast<int>(16 / sizeof(Entry)), piece = N < whole ? N : whole;
+#pragma unroll
+  for (int i = 0; i < N; i += piece) {
 #if defined(__CUDA_ARCH__)
-  // Not the read-only path of `load`: this is shared memory.
-  from_words<N, Scalar>(*reinterpret_cast<const typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type*>(from), to);
+    // Not the read-only path of `load`: this is shared memory.
+    using Type = typename Words<static_cast<int>(sizeof(Entry)) * piece>::Type;
+    from_words<piece, Entry>(*reinterpret_cast<const Type*>(from + i), to + i);
 #else
-  load<N>(from, to);
+    load<piece>(from + i, to + i);
 #endif
+  }
+}
+
+template <class Entry, class Scalar>
+CONVT_HOST_DEVICE Entry entry_of(Scalar v) {
+  if constexpr (std::is_same_v<Entry, Scalar>) {
+    return v;
+  } else {
+    return to_float(v);
+  }
 }
 
 // Copies the weights of a block's channels into `table`, by tap and channel. Returns whether one of those that this
@@ -197,15 +211,17 @@ struct LastShape {
   static constexpr int kernel_h = config.h.kernel, kernel_w = config.w.kernel;
   static constexpr int out_rows = tile.rows * stride_h, out_columns = tile.columns * stride_w;
   static constexpr int in_rows = tile.rows + h.last() - h.first(), in_columns = tile.columns + w.last() - w.first();
-  static constexpr int most_channels = most_lanes(V) * V;  // of a block
+  using Entry = std::conditional_t<config.positions(sizeof(Scalar)).floats, float, Scalar>;  // of the table
+  static constexpr int most_channels = most_lanes(V) * V;                                    // of a block
   static constexpr int pitch = most_channels + V, table = kernel_h * kernel_w * pitch;
   static_assert(sizeof(Scalar) * V <= 16, "no wider load exists");
-  static_assert(sizeof(Scalar) * table <= table_bytes);
+  static_assert(sizeof(Entry) * table <= table_bytes);
 };
 
 // The same for exact shapes, whose kernels are contiguous in memory and one a channel.
 template <class S, class Scalar>
-CONVT_HOST_DEVICE bool fill_exact_table(const LastParams& p, Scalar* table, uint32_t block_index, uint32_t thread) {
+CONVT_HOST_DEVICE bool fill_exact_table(const LastParams& p, typename S::Entry* table, uint32_t block_index,
+                                        uint32_t thread) {
   constexpr int32_t taps = S::kernel_h * S::kernel_w;
   uint32_t chunk = block_index;
   p.chunks.divide(chunk);
@@ -218,7 +234,7 @@ CONVT_HOST_DEVICE bool fill_exact_table(const LastParams& p, Scalar* table, uint
     const int32_t channel = i / taps, tap = i - channel * taps;
     const Scalar v = w[i];
     spoilt = spoilt || !(to_float(v) * 0.0f == 0);
-    table[tap * S::pitch + channel] = v;
+    table[tap * S::pitch + channel] = entry_of<typename S::Entry>(v);
   }
   return spoilt;
 }
@@ -263,8 +279,8 @@ CONVT_HOST_DEVICE void load_bias(const LastParams& p, int32_t channel, float (&b
 // weight that is infinite or NaN would be NaN. x and y begin where the slices do.
 template <class S, class Scalar>
 CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Slice& h, const Slice& w, const Scalar* x,
-                                       const Scalar* table, const float* bias, Scalar* y, int32_t first_row,
-                                       int32_t first_column) {
+                                       const typename S::Entry* table, const float* bias, Scalar* y,
+                                       int32_t first_row, int32_t first_column) {
   const int32_t rows = smaller<int32_t>(S::out_rows, h.out - first_row);
   const int32_t columns = smaller<int32_t>(S::out_columns, w.out - first_column);
 #pragma unroll 1
@@ -296,39 +312,115 @@ CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Slice& h, cons
   }
 }
 
-// Exact shapes. `spoilt`: the table has an infinity or a NaN.
-template <int Row, class Scalar>
-CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, const float* biases, bool spoilt,
-                                    uint32_t block_index, uint32_t thread) {
-  using S = LastShape<Row, Scalar>;
-  constexpr int V = S::V;
-  constexpr Window h = S::h, w = S::w;
-  const Lane lane = lane_of<V>(p, block_index, thread);
-  if (static_cast<int32_t>(lane.slot) >= p.slots || lane.channel >= p.out_channels) return;
+// Where a tile is, and the slices that it is in.
+template <class S, class Scalar>
+struct LastPlace {
+  bool exists;
+  Slice rows, columns;
+  const Scalar* x;  // where the slices begin, in this thread's first channel
+  Scalar* y;
+  int32_t out_row, out_column, in_row, in_column;
 
-#pragma unroll 1
-  for (int32_t repeat = 0; repeat < p.repeats; ++repeat) {
+  CONVT_HOST_DEVICE LastPlace(const LastParams& p, const Lane& lane, int32_t repeat) {
     const uint32_t index = (lane.group * p.repeats + repeat) * p.slots + lane.slot;
-    if (index >= p.tiles) return;
+    exists = index < p.tiles;
     uint32_t tile_column = index;
     uint32_t tile_row = p.columns.divide(tile_column);
     const uint32_t n = p.rows.divide(tile_row);
-    Slice rows = whole_axis(p.in_h, p.out_h, p.shift_h), columns = whole_axis(p.in_w, p.out_w, p.shift_w);
+    rows = whole_axis(p.in_h, p.out_h, p.shift_h), columns = whole_axis(p.in_w, p.out_w, p.shift_w);
     if constexpr (S::stride_h == 1) rows = slice_of<S::config.h.padding>(rows, p.slices_h, tile_row);
     if constexpr (S::stride_w == 1) columns = slice_of<S::config.w.padding>(columns, p.slices_w, tile_column);
-    const Scalar* x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + lane.channel +
-                      (rows.first_in * p.x_row_stride + columns.first_in * p.x_column_stride);
-    Scalar* y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel +
-                (rows.first_out * p.y_row_stride + columns.first_out * p.y_column_stride);
+    x = static_cast<const Scalar*>(p.x) + n * p.x_batch_stride + lane.channel +
+        (rows.first_in * p.x_row_stride + columns.first_in * p.x_column_stride);
+    y = static_cast<Scalar*>(p.y) + n * p.y_batch_stride + lane.channel +
+        (rows.first_out * p.y_row_stride + columns.first_out * p.y_column_stride);
     const int32_t q_row = static_cast<int32_t>(tile_row) * S::tile.rows;
     const int32_t q_column = static_cast<int32_t>(tile_column) * S::tile.columns;
-    const int32_t out_row = q_row * S::stride_h, out_column = q_column * S::stride_w;
-    const int32_t in_row = q_row + rows.shift + h.first(), in_column = q_column + columns.shift + w.first();
+    out_row = q_row * S::stride_h, out_column = q_column * S::stride_w;
+    in_row = q_row + rows.shift + S::h.first(), in_column = q_column + columns.shift + S::w.first();
+  }
 
+  // Of the window: its first input, and where the others are from there.
+  CONVT_HOST_DEVICE const Scalar* corner(const LastParams& p) const {
+    return x + (static_cast<int64_t>(in_row) * (rows.step * p.x_row_stride) +
+                static_cast<int64_t>(in_column) * (columns.step * p.x_column_stride));
+  }
+  CONVT_HOST_DEVICE int32_t offset(const LastParams& p, int32_t row, int32_t column) const {
+    return row * rows.step * p.x_row_stride + column * columns.step * p.x_column_stride;
+  }
+  CONVT_HOST_DEVICE bool is_inside(int32_t row, int32_t column) const {
+    return static_cast<uint32_t>(in_row + row) < static_cast<uint32_t>(rows.in) &&
+           static_cast<uint32_t>(in_column + column) < static_cast<uint32_t>(columns.in);
+  }
+};
+
+// What a thread of an exact shape has before its block waits for the weights. Small tiles load their windows: nobody
+// waits for two loads one after the other.
+template <int Row, class Scalar>
+struct LastStart {
+  using S = LastShape<Row, Scalar>;
+  static constexpr bool has_window = S::config.small;
+
+  Lane lane;
+  bool exists;
+  LastPlace<S, Scalar> at;  // of the first tile
+  Loaded<S::V, Scalar> window[has_window ? S::in_rows : 1][has_window ? S::in_columns : 1];
+
+  CONVT_HOST_DEVICE LastStart(const LastParams& p, uint32_t block_index, uint32_t thread)
+      : lane(lane_of<S::V>(p, block_index, thread)), at(p, lane, 0) {
+    exists = static_cast<int32_t>(lane.slot) < p.slots && lane.channel < p.out_channels && at.exists;
+    if constexpr (has_window) {
+      const Scalar* corner = at.corner(p);
+#pragma unroll
+      for (int i = 0; i < S::in_rows; ++i) {
+#pragma unroll
+        for (int c = 0; c < S::in_columns; ++c) {
+          window[i][c] = loaded_if<S::V>(exists && at.is_inside(i, c), corner + at.offset(p, i, c));
+        }
+      }
+    }
+  }
+
+  // Of larger tiles, asks for the inputs in the middle of the window, once the weights have been asked for: what lies
+  // around them is the neighbours'. One by one, elements are too many to be asked for twice.
+  CONVT_HOST_DEVICE void prefetch(const LastParams& p) const {
+#if defined(__CUDA_ARCH__)
+    if (has_window || S::V == 1 || p.repeats > 1 || !exists) return;
+    const Scalar* corner = at.corner(p);
+#pragma unroll
+    for (int i = -S::h.first(); i < S::tile.rows - S::h.first(); ++i) {
+#pragma unroll
+      for (int c = -S::w.first(); c < S::tile.columns - S::w.first(); ++c) {
+        if (at.is_inside(i, c)) asm volatile("prefetch.global.L2 [%0];" ::"l"(corner + at.offset(p, i, c)));
+      }
+    }
+#endif
+  }
+};
+
+// Exact shapes. `spoilt`: the table has an infinity or a NaN.
+template <int Row, class Scalar>
+CONVT_HOST_DEVICE void compute_last(const LastParams& p, const typename LastShape<Row, Scalar>::Entry* table,
+                                    const float* biases, bool spoilt, const LastStart<Row, Scalar>& start) {
+  using S = LastShape<Row, Scalar>;
+  constexpr int V = S::V;
+  constexpr Window h = S::h, w = S::w;
+  constexpr bool has_window = LastStart<Row, Scalar>::has_window;
+  if (!start.exists) return;
+
+#pragma unroll 1
+  for (int32_t repeat = 0; repeat < (has_window ? 1 : p.repeats); ++repeat) {
+    LastPlace<S, Scalar> at = start.at;
+    if constexpr (!has_window) at = LastPlace<S, Scalar>(p, start.lane, repeat);
+    if (!at.exists) return;
+    const Slice &rows = at.rows, &columns = at.columns;
+    const Scalar* x = at.x;
+    Scalar* y = at.y;
+    const int32_t out_row = at.out_row, out_column = at.out_column, in_row = at.in_row, in_column = at.in_column;
     const bool edge =
         in_row < 0 || in_row + S::in_rows > rows.in || in_column < 0 || in_column + S::in_columns > columns.in;
     // Weights and offsets are to be found again for each tile, not kept in registers from one to the next.
-    const int32_t table_channel = opaque(lane.table_channel);
+    const int32_t table_channel = opaque(start.lane.table_channel);
     const int32_t x_row_stride = opaque(rows.step * p.x_row_stride),
                   x_column_stride = opaque(columns.step * p.x_column_stride);
     const int32_t y_row_stride = opaque(rows.step * p.y_row_stride),
@@ -363,9 +455,11 @@ CONVT_HOST_DEVICE void compute_last(const LastParams& p, const Scalar* table, co
       float row[S::in_columns][V];
 #pragma unroll
       for (int c = 0; c < S::in_columns; ++c) {
-        const bool inside = static_cast<uint32_t>(in_row + i) < static_cast<uint32_t>(rows.in) &&
-                            static_cast<uint32_t>(in_column + c) < static_cast<uint32_t>(columns.in);
-        load_if<V>(inside, corner + (i * x_row_stride + c * x_column_stride), row[c]);
+        if constexpr (has_window) {
+          values_of<V, Scalar>(start.window[i][c], row[c]);
+        } else {
+          load_if<V>(at.is_inside(i, c), corner + (i * x_row_stride + c * x_column_stride), row[c]);
+        }
       }
 #pragma unroll
       for (int r = 0; r < S::out_rows; ++r) {

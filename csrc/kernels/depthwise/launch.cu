@@ -63,6 +63,10 @@ cudaError_t launch_configuration(const Plan& plan, const Problem& problem, const
     // Where a tile for vectors is one column wide, either is the same.
     if (access == Access::vectors || tile_of(config, sizeof(Scalar)).columns == 1) {
       depthwise_kernel<Row, Scalar, Access::vectors><<<blocks, block, 0, stream>>>(params);
+    } else if (access == Access::tall) {
+      if constexpr (has_tall(config, sizeof(Scalar))) {
+        depthwise_kernel<Row, Scalar, Access::tall><<<blocks, block, 0, stream>>>(params);
+      }
     } else if constexpr (tile_of(config, sizeof(Scalar)).columns > 1) {
       depthwise_kernel<Row, Scalar, Access::elements><<<blocks, block, 0, stream>>>(params);
     }

@@ -56,12 +56,23 @@ __device__ __forceinline__ void from_words(const Type& words, float* to) {
 }
 #endif
 
+// N elements as they are in memory.
+template <int N, class Scalar>
+struct Loaded {
+#if defined(__CUDA_ARCH__)
+  typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type words;
+#else
+  float values[N];
+#endif
+};
+
 // N elements, or zeros. The choice is made before they are converted, of whole words.
 template <int N, class Scalar>
-CONVT_HOST_DEVICE void load_if(bool inside, const Scalar* from, float* to) {
+CONVT_HOST_DEVICE Loaded<N, Scalar> loaded_if(bool inside, const Scalar* from) {
+  Loaded<N, Scalar> loaded{};
 #if defined(__CUDA_ARCH__)
-  using Type = typename Words<static_cast<int>(sizeof(Scalar)) * N>::Type;
-  Type words{};
+  auto& words = loaded.words;
+  using Type = std::remove_reference_t<decltype(words)>;
   if (inside) words = __ldg(reinterpret_cast<const Type*>(from));
   // Not moved to where it is used, behind a branch: it would be under way too late.
   if constexpr (sizeof(Type) <= 4) {
@@ -70,11 +81,24 @@ CONVT_HOST_DEVICE void load_if(bool inside, const Scalar* from, float* to) {
     words.x = opaque(words.x), words.y = opaque(words.y);
     if constexpr (sizeof(Type) == 16) words.z = opaque(words.z), words.w = opaque(words.w);
   }
-  from_words<N, Scalar>(words, to);
 #else
-  for (int i = 0; i < N; ++i) to[i] = 0;
-  if (inside) load<N>(from, to);
+  if (inside) load<N>(from, loaded.values);
 #endif
+  return loaded;
+}
+
+template <int N, class Scalar>
+CONVT_HOST_DEVICE void values_of(const Loaded<N, Scalar>& loaded, float* to) {
+#if defined(__CUDA_ARCH__)
+  from_words<N, Scalar>(loaded.words, to);
+#else
+  for (int i = 0; i < N; ++i) to[i] = loaded.values[i];
+#endif
+}
+
+template <int N, class Scalar>
+CONVT_HOST_DEVICE void load_if(bool inside, const Scalar* from, float* to) {
+  values_of<N, Scalar>(loaded_if<N>(inside, from), to);
 }
 
 // Strides in elements. Inside an image of one channel 32 bits hold every offset.
@@ -168,7 +192,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o,
 }
 
 // Form tile: in vectors, where input rows can be loaded in vectors of the tile's columns and output rows stored in
-// eight bytes, or in as many as ever are.
+// eight bytes, or in as many as ever are. The planner says whether what is not is taken by tall tiles.
 inline Access access_of(const Plan& plan, const Problem& p, const Operands& o) {
   const Config& c = configs[plan.configuration];
   const int64_t bytes = element_size(p.dtype);
@@ -177,7 +201,8 @@ inline Access access_of(const Plan& plan, const Problem& p, const Operands& o) {
   const bool vectors = (p.padding_w - c.w.padding) / c.w.stride % columns == 0 &&
                        access_width(o.x, bytes, p.x_sizes(), p.x_strides, 3, p.in_w, columns) == columns &&
                        (stored * bytes >= 8 || stored == widest_store(c, bytes));
-  return vectors ? Access::vectors : Access::elements;
+  if (vectors) return Access::vectors;
+  return plan.cut[0] != 0 && has_tall(c, bytes) ? Access::tall : Access::elements;
 }
 
 // Form rows: whether the tensors lie in memory as the vectors want; their sizes and strides are known to fit. The

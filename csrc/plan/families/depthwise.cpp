@@ -161,6 +161,9 @@ std::string one_tap_refusal(const Config& config, const Problem& p) {
   return "";
 }
 
+// Of tall tiles, so many blocks keep a multiprocessor as busy as the smaller tiles do.
+constexpr int64_t tall_blocks = 3;
+
 // One configuration for one problem: fills in the plan's grid, or says why not.
 std::string plan_configuration(const Config& config, const Problem& p, const DeviceInfo& device, Plan& plan) {
   const int64_t bytes = element_size(p.dtype);
@@ -172,11 +175,11 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
     if (b.lanes == 0) return std::string("has no room in shared memory for a kernel of this size");
     return count_refusal(checked_mul(checked_mul(b.groups, depthwise::block), b.chunks));
   };
-  const auto plan_blocks = [&](const depthwise::Blocking& b) {
+  const auto plan_blocks = [&](const depthwise::Blocking& b, int64_t repeats) {
     std::string reason = blocks_refusal(b);
     // What is launched when memory is not aligned for vectors.
     if (reason.empty()) reason = blocks_refusal(depthwise::any_last_blocking(p, 1));
-    if (reason.empty()) plan.grid = b.chunks * ceil_div(b.groups, depthwise::repeats_of(b, device.multiprocessors));
+    if (reason.empty()) plan.grid = b.chunks * ceil_div(b.groups, repeats);
     return reason;
   };
   const auto first_of = [](std::initializer_list<std::string (*)(const Problem&)> checks, const Problem& problem) {
@@ -209,6 +212,10 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       };
       // Which of them it is depends on pointers too, which only the launch knows.
       if (config.form == Form::tile) reason = count_refusal(tiles(depthwise::Access::elements));
+      if (depthwise::has_tall(config, bytes)) {
+        const int64_t tall = tiles(depthwise::Access::tall);
+        plan.cut[0] = tall >= tall_blocks * depthwise::block * device.multiprocessors ? 1 : 0;
+      }
       return reason.empty() ? plan_threads(tiles(depthwise::Access::vectors)) : reason;
     }
     case Form::last: {
@@ -232,11 +239,14 @@ std::string plan_configuration(const Config& config, const Problem& p, const Dev
       if (!depthwise::takes_vectors(p, vector)) {
         return "takes channels and strides that are multiples of " + number(vector);
       }
-      return plan_blocks(depthwise::last_blocking(config, p));
+      const depthwise::Blocking b = depthwise::last_blocking(config, p);
+      return plan_blocks(b, depthwise::last_repeats(config, p, b, device.multiprocessors));
     }
     case Form::any_last: {
       const std::string reason = first_of({any_refusal, last_refusal}, p);
-      return reason.empty() ? plan_blocks(depthwise::any_last_blocking(p, depthwise::any_vector(p))) : reason;
+      if (!reason.empty()) return reason;
+      const depthwise::Blocking b = depthwise::any_last_blocking(p, depthwise::any_vector(p));
+      return plan_blocks(b, depthwise::repeats_of(b, device.multiprocessors));
     }
     case Form::one_tap: {
       const std::string reason = one_tap_refusal(config, p);
@@ -336,8 +346,16 @@ double estimate(const Config& config, const Problem& p, const DeviceInfo& device
   if (config.form == Form::one_tap) return one_tap_seconds(config, p, device);
   if (!config.exact()) return any_seconds(config, p, device);
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
-  // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape.
-  return launch_seconds + copy * (config.form == Form::rows ? 0.98 : 1);
+  // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape. Of form
+  // last, small tiles are better where not every multiprocessor has a block of large ones.
+  double seconds = launch_seconds + copy * (config.form == Form::rows ? 0.98 : 1);
+  if (config.small) {
+    seconds *= 1.1;
+  } else if (config.form == Form::last) {
+    const depthwise::Blocking b = depthwise::last_blocking(config, p);
+    if (b.groups * b.chunks < device.multiprocessors) seconds *= 1.2;
+  }
+  return seconds;
 }
 
 }  // namespace
