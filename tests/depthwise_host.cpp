@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/depthwise/config.h"
+#include "kernels/depthwise/blocking.h"
 #include "kernels/depthwise/host.h"
 #include "kernels/scalar.h"
 #include "plan/planner.h"
@@ -107,7 +107,13 @@ bool run(int32_t row, DataType dtype) {
   Buffer<Scalar> x(p.x_elements(), offset()), w(p.w_elements(), offset()), b(p.out_channels, offset()),
       y(p.y_elements(), offset());
   fill(x, p.x_elements()), fill(w, p.w_elements()), fill(b, p.out_channels);
-  const Plan plan = make_forced_plan(p, *find_device("h200"), std::string("depthwise/") + c.name);
+  Plan plan = make_forced_plan(p, *find_device("h200"), std::string("depthwise/") + c.name);
+  // Cuts that the planner makes of large problems only.
+  if (c.form == depthwise::Form::tile) plan.cut[0] = static_cast<int32_t>(pick(0, 1));
+  if (c.form == depthwise::Form::last && !c.small) {
+    const depthwise::Blocking blocking = depthwise::last_blocking(c, p);
+    plan.grid = blocking.chunks * ceil_div<int64_t>(blocking.groups, pick(1, 4));
+  }
   depthwise::run_on_host(plan, p, {x.data, w.data, nullptr, b.data, y.data});
 
   const Axis<int64_t> h = p.axis_h(), v = p.axis_w();

@@ -142,8 +142,9 @@ struct Tile {
 };
 
 // Accesses of memory in form tile. Lanes that load or store one element each of wide tiles reach as many lines as their
-// tiles span, and write parts of sectors: where vectors do not fit, tiles are one column wide instead, and high. `tall`:
-// twice as high, where outputs are many: fewer inputs are read twice, and a thread's start is shared by more outputs.
+// tiles span, and write parts of sectors: where vectors do not fit, tiles are one column wide instead, and high.
+// `tall`: twice as high, where outputs are many: fewer inputs are read twice, and a thread's start is shared by more
+// outputs.
 enum class Access : int32_t { vectors, elements, tall };
 
 constexpr Tile tile_of(const Config& c, int64_t element_bytes, Access access = Access::vectors) {
@@ -167,7 +168,8 @@ constexpr Tile tile_of(const Config& c, int64_t element_bytes, Access access = A
   return {rows < 1 ? 1 : rows, columns};
 }
 
-// Whether form tile has tall tiles: of kernels that read much twice, unless their weights and window take the registers.
+// Whether form tile has tall tiles: of kernels that read much twice, unless their weights and window take the
+// registers.
 constexpr bool has_tall(const Config& c, int64_t element_bytes) {
   return c.form == Form::tile && tile_of(c, element_bytes).columns > 1 && c.h.stride == 2 &&
          (c.h.kernel == 5 || c.h.kernel == 6) && c.w.kernel > 1;

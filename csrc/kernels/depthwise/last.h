@@ -279,8 +279,8 @@ CONVT_HOST_DEVICE void load_bias(const LastParams& p, int32_t channel, float (&b
 // weight that is infinite or NaN would be NaN. x and y begin where the slices do.
 template <class S, class Scalar>
 CONVT_HOST_DEVICE void exact_last_tile(const LastParams& p, const Slice& h, const Slice& w, const Scalar* x,
-                                       const typename S::Entry* table, const float* bias, Scalar* y,
-                                       int32_t first_row, int32_t first_column) {
+                                       const typename S::Entry* table, const float* bias, Scalar* y, int32_t first_row,
+                                       int32_t first_column) {
   const int32_t rows = smaller<int32_t>(S::out_rows, h.out - first_row);
   const int32_t columns = smaller<int32_t>(S::out_columns, w.out - first_column);
 #pragma unroll 1
