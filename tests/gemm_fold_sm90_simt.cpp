@@ -40,8 +40,9 @@ Problem images(DataType dtype, Precision precision) {
     p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, doubled ? 0 : more(p.stride_w, p.dilation_w),
                           p.dilation_w);
     if (p.out_h < 1 || p.out_w < 1 || p.useful_macs() > 6000000) continue;
-    p.x_strides = pick(0, 4) == 0 ? channels_last(p.x_sizes()) : dense(p.x_sizes());
-    p.w_strides = dense(p.w_sizes()), p.y_strides = dense(p.y_sizes());
+    const bool last = pick(0, 1) == 0;
+    p.x_strides = last || pick(0, 7) == 0 ? channels_last(p.x_sizes()) : dense(p.x_sizes());
+    p.w_strides = dense(p.w_sizes()), p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
     // Images or channels of a larger tensor.
     if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? 8 : 1) * pick(1, 9);
     if (pick(0, 7) == 0) p.w_strides[0] += 8 * pick(1, 3);
@@ -52,16 +53,16 @@ Problem images(DataType dtype, Precision precision) {
   }
 }
 
-template <class Scalar, bool Strict>
+template <class Scalar, bool Strict, bool Last>
 void launch_row(const Plan& plan, const family::Params& params) {
   visit_row<family::config_count>(plan.configuration, [&]<int Row>() {
     simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
-                 [&] { family::gemm_fold_sm90_kernel<Scalar, Strict, Row>(params); });
+                 [&] { family::gemm_fold_sm90_kernel<Scalar, Strict, Row, Last>(params); });
   });
 }
 
-int copied = 0, in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {}, fewer_boxes = 0,
-    several_images = 0, widths[9] = {};
+int copied = 0, in_place = 0, channels_last_in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {},
+    fewer_boxes = 0, several_images = 0, widths[9] = {};
 
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
@@ -84,7 +85,7 @@ bool run(int32_t row) {
       family::set_cut(plan, cut);
       plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0, plan.grid = t.tiles;
     }
-    if (plan.workspace_bytes == 0 && pick(0, 2) == 0) {
+    if (plan.workspace_bytes == 0 && pick(0, 2) == 0 && p.y_strides[3] == 1) {
       const family::Tiling t = family::make_tiling(config, p, true, family::cut_of(plan));
       if (fits(t)) plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
     }
@@ -99,15 +100,15 @@ bool run(int32_t row) {
                    [&] { copy_rows_kernel<std::conditional_t<sizeof(Scalar) == 4, uint32_t, uint16_t>>(launch.copy); });
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
-    launch_row<Scalar, Strict>(plan, params);
-    ++(params.copies_x ? copied : in_place);
+    params.last ? launch_row<Scalar, Strict, true>(plan, params) : launch_row<Scalar, Strict, false>(plan, params);
+    ++(params.copies_x ? copied : params.last ? channels_last_in_place : in_place);
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
     fewer_boxes += params.boxes < boxes;
     begins_ahead[0] += params.rows_before > 0, begins_ahead[1] += params.columns_before > 0;
     several_images += params.images > 1, ++widths[params.store_width];
     const std::string what = configuration + (params.copies_x ? ", copied" : "") + ", tiles of " +
                              std::to_string(params.images) + " images, " + std::to_string(params.rows) + " rows, " +
-                             std::to_string(params.columns) + " columns";
+                             std::to_string(params.columns) + " columns" + (params.last ? ", channels_last" : "");
     return c.check(what.c_str(), [](float v) {
       return sizeof(Scalar) == 4 && !Strict ? float_of_bits(simt::nearest_tf32(bits_of_float(v))) : v;
     });
@@ -126,16 +127,18 @@ int main(int argc, char** argv) {
       case 1:
         return convt::run<convt::BFloat16, false>(row);
       case 2:
-        return !convt::family::compiled(convt::family::configs[row], true) || convt::run<float, true>(row);
+        return !convt::family::compiled(convt::family::configs[row], true, false) || convt::run<float, true>(row);
       default:
         return convt::run<float, false>(row);
     }
   });
   std::printf(
-      "copied: %d, as it is: %d, tiles of rows: %d, of columns: %d, ahead: %d, %d, fewer boxes: %d, several images: "
+      "copied: %d, as it is: %d, channels_last as it is: %d, tiles of rows: %d, of columns: %d, ahead: %d, %d, fewer "
+      "boxes: %d, several images: "
       "%d; ",
-      convt::copied, convt::in_place, convt::tiles_of_rows, convt::tiles_of_columns, convt::begins_ahead[0],
-      convt::begins_ahead[1], convt::fewer_boxes, convt::several_images);
-  std::printf("vectors of 1: %d, 2: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[8]);
+      convt::copied, convt::in_place, convt::channels_last_in_place, convt::tiles_of_rows, convt::tiles_of_columns,
+      convt::begins_ahead[0], convt::begins_ahead[1], convt::fewer_boxes, convt::several_images);
+  std::printf("vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[4],
+              convt::widths[8]);
   return status;
 }

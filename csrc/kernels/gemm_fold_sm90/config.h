@@ -45,8 +45,12 @@ inline constexpr Config configs[] = {
     {"64x256_cooperative", 1, 256, true},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
-// In strict float32, two parts of operands and the sums of 64x256 do not fit into registers.
-constexpr bool compiled(const Config& c, bool strict) { return !strict || c.blocks > 1 || c.group_columns() < 256; }
+// In strict float32, two parts of operands and the sums of 64x256 do not fit into registers, nor those of 128x128 if x
+// is channels_last.
+constexpr bool compiled(const Config& c, bool strict, bool last) {
+  const bool fits = c.blocks > 1 || c.group_columns() < 256, last_fits = c.blocks != 2 || c.cooperative;
+  return !strict || (fits && (!last || last_fits));
+}
 
 // The warp that has data copied is of a third warpgroup, which gives the others its registers.
 inline constexpr int32_t producers = 128, threads = consumers + producers;

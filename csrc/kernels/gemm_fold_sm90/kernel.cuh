@@ -37,7 +37,7 @@ CONVT_DEVICE int32_t begin_of(const Params& p, int32_t channel) {
 }
 
 // By one warp: every chunk of every tile of this block.
-template <class Scalar, int Row>
+template <class Scalar, int Row, bool Last>
 CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
   constexpr Config config = configs[Row];
   constexpr int32_t side = box_side(sizeof(Scalar)), bytes = box_bytes(sizeof(Scalar));
@@ -71,7 +71,7 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
 #pragma unroll
       for (int s = 0; s < segments; ++s) {
         if (s >= p.boxes) break;
-        const int32_t at[] = {position[s], channel, tile.group, image[s], 0};
+        const int32_t at[] = {Last ? channel : position[s], Last ? position[s] : channel, tile.group, image[s], 0};
         device::box_load(x + s * bytes, p.x_map, at, full);
       }
 #pragma unroll
@@ -136,7 +136,7 @@ struct Pair {
 };
 
 // `Channels` of them that follow each other, of which `count` are outputs; what is summed of the others is nothing.
-template <int Channels, bool Strict, class Scalar, int Row>
+template <int Channels, bool Strict, bool Last, class Scalar, int Row>
 CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int32_t group, const Pair& pair,
                                 int32_t channel, int32_t count, int32_t columns, Scalar* to, float& not_finite) {
   static_assert(Channels % 4 == 0, "biases are read four at a time");
@@ -181,6 +181,33 @@ CONVT_DEVICE void fold_channels(const Params& p, const Shared<Row>& shared, int3
   if constexpr (Strict) {
 #pragma unroll
     for (int c = 0; c < Channels; ++c) not_finite = fmaf(sums[c][0], 0.0f, fmaf(sums[c][1], 0.0f, not_finite));
+  }
+  if constexpr (Last) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int32_t stored = pair.wanted && pair.column + e < columns ? count : 0;
+      float of_position[Channels];
+#pragma unroll
+      for (int c = 0; c < Channels; ++c) of_position[c] = sums[c][e];
+      Scalar* const at = to + e * p.y_column_stride;
+      if (p.store_width == 4) {
+#pragma unroll
+        for (int c = 0; c < Channels; c += 4) {
+          if (c < stored) store<4>(at + c, of_position + c);
+        }
+      } else if (p.store_width == 2) {
+#pragma unroll
+        for (int c = 0; c < Channels; c += 2) {
+          if (c < stored) store<2>(at + c, of_position + c);
+        }
+      } else {
+#pragma unroll
+        for (int c = 0; c < Channels; ++c) {
+          if (c < stored) store<1>(at + c * p.y_channel_stride, of_position + c);
+        }
+      }
+    }
+    return;
   }
   if constexpr (sizeof(Scalar) == 2) {
     if (p.store_width == 8) {
@@ -227,7 +254,7 @@ CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int3
     for (int32_t i = 0; i < most_together * count; ++i) {
       const int32_t c = first + i / count, e = i % count;
       if (c >= channels) break;
-      Scalar* const at = to + c * p.y_channel_stride + e;
+      Scalar* const at = to + c * p.y_channel_stride + e * p.y_column_stride;
       float v = to_float(*at), bias = 0;
       if (v - v == 0) continue;
       if (p.bias != nullptr) {
@@ -241,7 +268,7 @@ CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int3
 }
 
 // What the threads write that share a tile which is staged: its outputs.
-template <class Scalar, bool Strict, int Row>
+template <class Scalar, bool Strict, int Row, bool Last>
 CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
   constexpr int32_t threads = configs[Row].tile_threads();
   const auto thread = static_cast<int32_t>(threadIdx.x) % threads;
@@ -251,7 +278,7 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
   const int32_t first_column = tile.first_output_column(p), columns = smaller(p.columns, p.w_axis.out - first_column);
   const int32_t images = smaller(p.images, p.batch - tile.image);
   auto* const y = static_cast<Scalar*>(p.y) + tile.image * p.y_batch_stride + first_row * p.y_row_stride +
-                  first_column +
+                  first_column * (Last ? p.y_column_stride : 1) +
                   (static_cast<int64_t>(tile.group) * p.out_channels + tile.channel) * p.y_channel_stride;
   const int32_t units = static_cast<int32_t>(p.by_units.divisor) * p.slices;
 #pragma unroll 1
@@ -269,16 +296,17 @@ CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& t
     pair.of_row = pair.wanted ? device::load_shared_4(shared.rows(group) + 4 * row) : 0;
     pair.of_columns = pair.wanted ? device::load_shared_8(shared.columns(group) + 8 * column) : uint2{0, 0};
     pair.first = shared.staged(group) + 4 * image * static_cast<uint32_t>(p.image_pitch);
-    Scalar* const to = y + image * p.y_batch_stride + row * p.y_row_stride + pair.column;
+    Scalar* const to =
+        y + image * p.y_batch_stride + row * p.y_row_stride + pair.column * (Last ? p.y_column_stride : 1);
     float not_finite = 0;  // or NaN, if an output is not finite
 #pragma unroll 1
     for (int32_t channel = slice * most_together; channel < channels; channel += p.slices * most_together) {
       const int32_t count = channels - channel;
       Scalar* const at = to + channel * p.y_channel_stride;
       if (count > most_together / 2) {
-        fold_channels<most_together, Strict>(p, shared, group, pair, channel, count, columns, at, not_finite);
+        fold_channels<most_together, Strict, Last>(p, shared, group, pair, channel, count, columns, at, not_finite);
       } else {
-        fold_channels<most_together / 2, Strict>(p, shared, group, pair, channel, count, columns, at, not_finite);
+        fold_channels<most_together / 2, Strict, Last>(p, shared, group, pair, channel, count, columns, at, not_finite);
       }
     }
     if (Strict && pair.wanted && not_finite != 0) {
@@ -316,14 +344,14 @@ struct Biases {
 };
 
 // By the consumers, if they share the block's only tile.
-template <class Scalar, bool Strict, int Row>
+template <class Scalar, bool Strict, int Row, bool Last>
 CONVT_DEVICE void consume_together(const Params& p, const Shared<Row>& shared) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   Tile tile = Tile::of(p, static_cast<int32_t>(blockIdx.x));
   find_taps(p, shared, tile, group, thread);
   const Biases<Scalar, Row> biases(p, tile, thread);
-  Products<Scalar, Strict, Row> products{shared, group, thread % group_threads / 32, thread % 32, {}};
+  Products<Scalar, Strict, Row, Last> products{shared, group, thread % group_threads / 32, thread % 32, {}};
   products.clear();
   products.multiply(p, 0, [] {});
   if (Strict) tile = Tile::of(p, device::opaque(static_cast<int32_t>(blockIdx.x)));  // the products take all registers
@@ -332,11 +360,11 @@ CONVT_DEVICE void consume_together(const Params& p, const Shared<Row>& shared) {
   products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
   biases.store(shared.biases(group), thread);
   device::named_barrier(1, consumers);
-  fold<Scalar, Strict>(p, shared, tile, group);
+  fold<Scalar, Strict, Row, Last>(p, shared, tile, group);
 }
 
 // By the consumers, every second tile each: its products, and its outputs.
-template <class Scalar, bool Strict, int Row>
+template <class Scalar, bool Strict, int Row, bool Last>
 CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
   constexpr Config config = configs[Row];
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
@@ -354,7 +382,7 @@ CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
     if (tile.row_tile != row_tile || tile.column_tile != column_tile) find_taps(p, shared, tile, group, thread);
     row_tile = tile.row_tile, column_tile = tile.column_tile;
     const Biases<Scalar, Row> biases(p, tile, thread);
-    Products<Scalar, Strict, Row> products{shared, group, thread / 32, lane, {}};
+    Products<Scalar, Strict, Row, Last> products{shared, group, thread / 32, lane, {}};
     products.clear();
     // A barrier knows the parity of its turn only: nobody may wait for a stage before the turn that precedes its own.
     const bool waits = turn + static_cast<uint32_t>(group) > 0;
@@ -367,7 +395,7 @@ CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
     products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
     biases.store(shared.biases(group), thread);
     device::named_barrier(1 + group, group_threads);
-    fold<Scalar, Strict>(p, shared, tile, group);
+    fold<Scalar, Strict, Row, Last>(p, shared, tile, group);
     if (staged_buffers(config) == 1) device::mbarrier_arrive(shared.stages(group ^ 1));
     // All threads have read: the next tile's tables may be written, and the tile be staged.
     device::named_barrier(1 + group, group_threads);
@@ -375,7 +403,7 @@ CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
   }
 }
 
-template <class Scalar, bool Strict, int Row>
+template <class Scalar, bool Strict, int Row, bool Last>
 __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(
@@ -406,15 +434,15 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
     __syncwarp();
     if (copies) device::named_barrier_arrive(start_barrier, start_threads);
     device::fewer_registers<producer_registers(Strict)>();
-    if (copies) copy_operands<Scalar>(p, shared);
+    if (copies) copy_operands<Scalar, Row, Last>(p, shared);
     return;
   }
   device::more_registers<consumer_registers(Strict)>();
   device::named_barrier(start_barrier, start_threads);
   if constexpr (config.cooperative) {
-    consume_together<Scalar, Strict>(p, shared);
+    consume_together<Scalar, Strict, Row, Last>(p, shared);
   } else {
-    consume_in_turn<Scalar, Strict>(p, shared);
+    consume_in_turn<Scalar, Strict, Row, Last>(p, shared);
   }
 #endif
 }

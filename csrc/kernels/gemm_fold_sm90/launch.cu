@@ -10,13 +10,13 @@
 namespace convt::gemm_fold_sm90 {
 namespace {
 
-template <class Scalar, bool Strict, int Row>
+template <class Scalar, bool Strict, int Row, bool Last>
 cudaError_t launch_configuration(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  if constexpr (!compiled(configs[Row], Strict)) {
+  if constexpr (!compiled(configs[Row], Strict, Last)) {
     return cudaErrorInvalidConfiguration;
   } else {
     static Prepared prepared;
-    return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Strict, Row>, launch.params,
+    return launch_kernel(prepared, gemm_fold_sm90_kernel<Scalar, Strict, Row, Last>, launch.params,
                          static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, launch.params.copies_x);
   }
 }
@@ -40,8 +40,10 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
     if (error != cudaSuccess) return error;
   }
   return dispatch(problem, [&]<class Scalar, bool Strict>() {
-    return dispatch_row<config_count>(
-        plan.configuration, [&]<int Row>() { return launch_configuration<Scalar, Strict, Row>(plan, launch, stream); });
+    return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
+      return launch.params.last ? launch_configuration<Scalar, Strict, Row, true>(plan, launch, stream)
+                                : launch_configuration<Scalar, Strict, Row, false>(plan, launch, stream);
+    });
   });
 }
 

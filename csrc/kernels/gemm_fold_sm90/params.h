@@ -18,7 +18,7 @@ struct Params {
   const void* bias;  // null if there is none
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
   int64_t w_in_stride, w_row_stride, w_column_stride;
-  int64_t y_batch_stride, y_channel_stride, y_row_stride, bias_stride;
+  int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
   int32_t chunks, tiles, boxes;           // boxes of positions, of a tile
   int32_t batch, channels, out_channels;  // channels of a group
   int32_t taps, tile_channels;
@@ -30,8 +30,9 @@ struct Params {
   // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
   // the one before begins so many images and elements further.
   int32_t memory_row, memory_image, next_image, next_position;
-  int32_t store_width;  // elements of y at once
+  int32_t store_width;  // elements of y at once, of a row or, if x is channels_last, of a position
   bool copies_x;        // the kernel before this one does
+  bool last;            // x is channels_last
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
   Divisor by_units, by_pairs, by_rows, by_taps, by_kernel_columns;  // of a tile
   Divisor stride_h, stride_w;
@@ -53,7 +54,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
   q = {};
-  q.copies_x = copies;
+  q.copies_x = copies, q.last = !copies && is_last(p);
   if (copies) {
     launch.copy = make_copy(p, o.x, o.workspace, {p.in_channels, p.x_strides[1], copied_row(p, t)},
                             {p.batch, p.x_strides[0], t.memory_image}, {p.in_h, p.x_strides[2], t.memory_row}, p.in_w,
@@ -67,7 +68,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.x_row_stride = p.x_strides[2], q.x_column_stride = p.x_strides[3];
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1];
-  q.y_row_stride = p.y_strides[2], q.bias_stride = p.bias_stride;
+  q.y_row_stride = p.y_strides[2], q.y_column_stride = p.y_strides[3], q.bias_stride = p.bias_stride;
   q.chunks = narrow(t.chunks), q.tiles = narrow(t.tiles), q.boxes = narrow(t.boxes);
   q.batch = narrow(p.batch), q.channels = narrow(p.in_channels_per_group());
   q.out_channels = narrow(p.out_channels_per_group());
@@ -79,7 +80,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.image_pitch = narrow(t.image_pitch), q.row_pitch = narrow(t.row_pitch);
   q.memory_row = narrow(t.memory_row), q.memory_image = narrow(t.memory_image);
   q.next_image = t.next_is_image ? 1 : 0, q.next_position = t.next_is_image ? 0 : q.memory_row;
-  q.store_width = store_width(p, t, o.result);
+  q.store_width = q.last ? last_store_width(p, t, o.result) : store_width(p, t, o.result);
   q.output_tiles = Divisor(t.output_tiles), q.column_tiles = Divisor(t.column_tiles);
   q.row_tiles = Divisor(t.row_tiles), q.image_tiles = Divisor(t.image_tiles), q.segments = Divisor(t.segments);
   q.tap_pitch = narrow(t.channels * 4 * config.columns + kernel_column_gap);

@@ -65,8 +65,8 @@ CONVT_DEVICE void stage_pair(device::SharedAddress to, const float* v) {
 }
 
 // `multiply` takes the chunks of a tile from the stages; the block had `before` chunks until then. It calls `issued`
-// when the other warpgroup may multiply. `stage` writes the sums.
-template <class Scalar, bool Strict, int Row>
+// when the other warpgroup may multiply. `stage` writes the sums. `Last`: positions are rows of their channels.
+template <class Scalar, bool Strict, int Row, bool Last>
 struct Products {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config), blocks = config.blocks, columns = config.group_columns();
@@ -94,8 +94,11 @@ struct Products {
     const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(shared.start, of_8_rows);
     // A half of a block's positions begins inside of its rows: the swizzle is of addresses.
     const int32_t first = first_column();
+    constexpr device::Major b_major = Last ? device::Major::k : device::Major::mn;
+    constexpr uint32_t b_step = Last ? k_of_product * 2 / 16 : step;
     const device::MatrixDescriptor b_of_stages = device::matrix_descriptor(
-        shared.start + blocks * block_bytes + static_cast<uint32_t>(first / side * block_bytes + first % side * 2),
+        shared.start + blocks * block_bytes +
+            static_cast<uint32_t>(Last ? first * row_bytes : first / side * block_bytes + first % side * 2),
         of_8_rows, block_bytes);
     device::Ring ring = device::Ring::after(before, stages);
     int32_t used = stages;
@@ -110,8 +113,8 @@ struct Products {
         for (int m = 0; m < blocks; ++m) {
           const auto a = device::with_start(
               a_of_stages, device::start_of(a_of_stages) + at + static_cast<uint32_t>(m * block_bytes / 16) + k * step);
-          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + at + k * step);
-          device::wgmma<device::wgmma_type<Scalar>, columns, device::Major::mn, device::Major::mn>(sums[m], a, b);
+          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + at + k * b_step);
+          device::wgmma<device::wgmma_type<Scalar>, columns, device::Major::mn, b_major>(sums[m], a, b);
         }
       }
       device::wgmma_commit();
@@ -146,10 +149,11 @@ struct Products {
 
 // A warp has so many rows and columns. Operands are rows of a channel with the swizzle of 128 bytes:
 // element e of channel k is in vector (e / 4) ^ (k % 8). Which channel is which of a product does not matter: number t
-// is 2 t, and t + 4 is 2 t + 1, so that the lanes of a load, 8 elements of 4 channels, read all banks. The copy engine
-// has rounded them to TF32, or, in strict float32, a lane splits them into two parts.
-template <bool Strict, int Row>
-struct Products<float, Strict, Row> {
+// is 2 t, and t + 4 is 2 t + 1, so that the lanes of a load, 8 elements of 4 channels, read all banks. If positions are
+// rows, those of the positions are to do so, which are more: then number t is t. The copy engine has rounded them to
+// TF32, or, in strict float32, a lane splits them into two parts.
+template <bool Strict, int Row, bool Last>
+struct Products<float, Strict, Row, Last> {
   static constexpr Config config = configs[Row];
   static constexpr int stages = stages_of(config);
   static constexpr int32_t warps_n = config.cooperative   ? larger(2, config.group_columns() / box_side(4))
@@ -184,10 +188,16 @@ struct Products<float, Strict, Row> {
   // From the start of a box to eight elements of a row, by their number: those of this lane, of channel 2 t + s. Others
   // of the box differ by their number's bits alone.
   CONVT_DEVICE uint32_t offset_of(int32_t eight, int32_t s) const {
-    const int32_t channel = 2 * (lane % 4) + s;
+    const int32_t channel = Last ? lane % 4 + 4 * s : 2 * (lane % 4) + s;
     return static_cast<uint32_t>(channel * row_bytes + ((2 * eight + lane / 16) ^ channel) * 16 + lane / 4 % 4 * 4);
   }
   static constexpr uint32_t bits_of(int eight) { return static_cast<uint32_t>(eight) * 32; }
+  // From the start of the positions to this lane's elements of the first eight of its columns, if positions are rows:
+  // those of channel t + 4 s.
+  CONVT_DEVICE uint32_t offset_in_rows(int32_t s) const {
+    const int32_t row = lane / 4;
+    return static_cast<uint32_t>((first_column() + row) * row_bytes + (s ^ row) * 16 + lane % 4 * 4);
+  }
 
   template <class F>
   CONVT_DEVICE void multiply(const Params& p, uint32_t before, const F& issued) {
@@ -198,8 +208,10 @@ struct Products<float, Strict, Row> {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       a_offset[s] = static_cast<uint32_t>(first_row() / side * bytes) + offset_of(0, s);
-      b_offset[s] = static_cast<uint32_t>(config.blocks * block_bytes + first_column() / side * bytes) +
-                    offset_of(first_column() % side / 8, s);
+      b_offset[s] =
+          static_cast<uint32_t>(config.blocks * block_bytes) +
+          (Last ? offset_in_rows(s)
+                : static_cast<uint32_t>(first_column() / side * bytes) + offset_of(first_column() % side / 8, s));
     }
 #pragma unroll 1
     for (int32_t chunk = 0; chunk < chunks; ++chunk) {
@@ -241,8 +253,9 @@ struct Products<float, Strict, Row> {
         for (int j = 0; j < n_tiles; ++j) {
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
-            b[j][e] =
-                device::load_shared_4((b_start[e] ^ bits_of(j % quads)) + static_cast<uint32_t>(j / quads * bytes));
+            b[j][e] = device::load_shared_4(
+                Last ? ((start + b_offset[e]) ^ bits_of(k)) + static_cast<uint32_t>(j) * of_product
+                     : (b_start[e] ^ bits_of(j % quads)) + static_cast<uint32_t>(j / quads * bytes));
           }
         }
       };

@@ -7,6 +7,12 @@
 
 namespace convt::gemm_fold_sm90 {
 
+// Whether x is channels_last, and taken as it is. Then a box may begin at any position.
+inline bool is_last(const Problem& p) {
+  return p.in_channels > 1 && p.x_strides[1] == 1 && (p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]) != 1;
+}
+inline int64_t position_stride(const Problem& p) { return p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]; }
+
 // Channels of which a tile has all taps, about the same in all tiles; none if it has too few rows. Its rows begin where
 // the copy engine can, fewer than a vector before its channels: as many as those of some tile are from a multiple of
 // it.
@@ -92,8 +98,8 @@ inline Cut cut_of(const Plan& plan) { return {plan.cut[0] != 0, plan.cut[1]}; }
 
 // `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row.
 inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, const Cut& cut) {
-  const int64_t positions = p.in_h * p.in_w, vector = vector_of(p), side = box_side(p), boxes = cut.boxes,
-                most_positions = boxes * side;
+  const int64_t positions = p.in_h * p.in_w, vector = !copies && is_last(p) ? 1 : vector_of(p), side = box_side(p),
+                boxes = cut.boxes, most_positions = boxes * side;
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const auto padded = [&](int64_t n) { return ceil_div(n, vector) * vector; };
   Tiling best;
@@ -158,8 +164,9 @@ inline int64_t copied_bytes(const Problem& p, const Tiling& t) {
 // x, or its copy: [group][channel][position of all images].
 inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void* x, bool copies) {
   const int64_t row = copied_row(p, t);
-  return copies ? gemm_scatter::make_x_map(p, x, 1, row, row)
-                : gemm_scatter::make_x_map(p, x, p.batch, p.in_h * p.in_w, p.x_strides[1]);
+  return copies       ? gemm_scatter::make_x_map(p, x, 1, row, row)
+         : is_last(p) ? gemm_scatter::make_last_x_map(p, x, position_stride(p))
+                      : gemm_scatter::make_x_map(p, x, p.batch, p.in_h * p.in_w, p.x_strides[1]);
 }
 
 // Pairs of outputs of a tile, for whole warps; and how often one of `threads` sums those of most_together channels, if
@@ -178,6 +185,19 @@ inline int64_t slices_of(const Tiling& t, int64_t threads) {
     if (turns_of(t, threads, slices) < turns_of(t, threads, best)) best = slices;
   }
   return best;
+}
+
+// Of channels of a position that are written at once.
+inline int32_t last_store_width(const Problem& p, const Tiling& t, const void* y) {
+  for (const int32_t width : {4, 2}) {
+    const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % width == 0; };
+    if (p.y_strides[1] == 1 && p.out_channels_per_group() % width == 0 && t.channels % width == 0 &&
+        reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(width * element_size(p.dtype)) == 0 &&
+        fits(p.batch, p.y_strides[0]) && fits(p.out_h, p.y_strides[2]) && fits(p.out_w, p.y_strides[3])) {
+      return width;
+    }
+  }
+  return 1;
 }
 
 // Elements of a row of y that are written at once, of 16-bit types by four threads that exchange theirs: 8, 2 or 1.

@@ -1,4 +1,4 @@
-// Kernels of any size in float32 and 16-bit types, NCHW, on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
+// Kernels of any size in float32 and 16-bit types on Hopper's tensor cores. See csrc/kernels/gemm_fold_sm90.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -24,7 +24,7 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   }
   // Such sizes, the output's too, leave a kernel no reach of 2^30. Rows and images of a copy end at up to 8 elements.
   if (checked_mul(p.batch, checked_mul(p.in_h + 8, p.in_w + 8)) >= limit) return "takes less than 2^30 positions";
-  if (!dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
+  if (!family::is_last(p) && !dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
   const Strides& w = p.w_strides;
   if (!dense(p.kernel_w, w[3], 1) || !dense(p.kernel_h, w[2], p.kernel_w) ||
       !dense(p.out_channels_per_group(), w[1], taps)) {
@@ -37,21 +37,24 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
 
 // Whether the copy engine takes x as it is.
 bool takes_x(const Problem& p, const family::Tiling& t) {
-  return dense(p.in_w, p.x_strides[3], 1) && dense(p.in_h, p.x_strides[2], p.in_w) && p.x_aligned &&
-         family::make_x_map(p, t, nullptr, false).valid();
+  const int64_t column = family::is_last(p) ? family::position_stride(p) : 1;
+  return dense(p.in_w, p.x_strides[3], column) && dense(p.in_h, p.x_strides[2], checked_mul(p.in_w, column)) &&
+         p.x_aligned && family::make_x_map(p, t, nullptr, false).valid();
 }
 
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, bool copies, const family::Cut& cut) {
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
   const bool strict = p.strict_float32();
-  if (!family::compiled(config, strict)) return refused("has no registers for two parts of float32");
+  if (!family::compiled(config, strict, !copies && family::is_last(p)))
+    return refused("has no registers for two parts of float32");
   if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
   const family::Tiling t = family::make_tiling(config, p, copies, cut);
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
     return refused("needs more tiles than are numbered in 32 bits");
   if (config.cooperative && t.tiles > device.multiprocessors) return refused("has more tiles than multiprocessors");
+  if (copies && !dense(p.out_w, p.y_strides[3], 1)) return refused("copies no x where columns of y are not innermost");
   if (copies ? family::copied_bytes(p, t) > most_copied_bytes : !takes_x(p, t)) {
     return refused("takes x of at most 1 GiB where its images or channels begin anywhere");
   }
