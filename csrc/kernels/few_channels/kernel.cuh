@@ -113,41 +113,68 @@ CONVT_DEVICE void load_inputs(const Params& p, const Scalar* first, uint32_t exi
   }
 }
 
-// Starts to copy a stage's words of all inputs of the block's windows to shared memory; zeros of those that do not
-// exist. `from`: the first word of the first pixel; `row` and `column`: of a window's first input, from its position.
+// Where the inputs of the block's windows are, and which of their rows exist; `row` and `column`: of a window's first
+// input, from its position.
+template <int Row>
+CONVT_DEVICE void place_pixels(const Params& p, uint32_t first_position, int32_t row, int32_t column, Pixel* pixels) {
+  constexpr Config c = configs[Row];
+  uint32_t first_column = first_position;
+  const uint32_t first_row = p.columns.divide(first_column);
+#pragma unroll 1
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.staged_columns; i += threads) {
+    uint32_t rest_column = first_column + static_cast<uint32_t>(i);
+    uint32_t rest = first_row + p.input_columns.divide(rest_column);
+    const bool is_row = rest < static_cast<uint32_t>(p.all_rows);
+    const auto image = static_cast<int32_t>(p.row_blocks.divide(rest));
+    const auto block_of_rows = static_cast<int32_t>(p.distance.divide(rest));
+    const int32_t x_row = p.first_row + row + block_of_rows * c.rows * p.row_distance + static_cast<int32_t>(rest);
+    // The window's last column is the first one here.
+    const int32_t x_column = p.first_column + column - (c.window_columns - 1) + static_cast<int32_t>(rest_column);
+    const bool is_column = is_row && x_column >= 0 && x_column < p.w_axis.in;
+    uint32_t exist = 0;
+#pragma unroll
+    for (int k = 0; k < input_rows(c); ++k) {
+      const int32_t row_of = x_row + k * p.row_distance;
+      exist |= static_cast<uint32_t>(is_column && row_of >= 0 && row_of < p.h.in) << k;
+    }
+    pixels[i] = {image * p.x_batch_stride + x_row * p.x_row_stride + x_column * p.x_column_stride, exist};
+  }
+}
+
+// Starts to copy `words` of each pixel, from `from` on, to shared memory; zeros of those that do not exist.
 template <class Scalar, int Row>
-CONVT_DEVICE void copy_stage(const Params& p, const Scalar* from, int32_t words, uint32_t first_position, int32_t row,
-                             int32_t column, device::SharedAddress to) {
+CONVT_DEVICE void copy_stage(const Params& p, const Scalar* from, int32_t words, const Pixel* pixels,
+                             device::SharedAddress to) {
   constexpr Config c = configs[Row];
   constexpr int word_channels = 4 / sizeof(Scalar);
   const auto thread = static_cast<int32_t>(threadIdx.x), lanes = int32_t{1} << p.log_lanes;
-  uint32_t first_column = first_position;
-  const uint32_t first_row = p.columns.divide(first_column);
-  row += p.first_row, column += p.first_column;
 #pragma unroll 1
   for (int32_t word = thread & (lanes - 1); word < words; word += lanes) {
 #pragma unroll 1
     for (int32_t i = thread >> p.log_lanes; i < p.staged_columns; i += threads >> p.log_lanes) {
-      uint32_t rest_column = first_column + static_cast<uint32_t>(i);
-      uint32_t rest = first_row + p.input_columns.divide(rest_column);
-      const bool is_row = rest < static_cast<uint32_t>(p.all_rows);
-      const auto image = static_cast<int32_t>(p.row_blocks.divide(rest));
-      const auto block_of_rows = static_cast<int32_t>(p.distance.divide(rest));
-      const int32_t x_column = column + static_cast<int32_t>(rest_column);
-      int32_t x_row = row + block_of_rows * c.rows * p.row_distance + static_cast<int32_t>(rest);
-      const bool is_column = is_row && static_cast<uint32_t>(x_column) < static_cast<uint32_t>(p.w_axis.in);
-      const Scalar* pixel = from + image * p.x_batch_stride + x_row * p.x_row_stride + x_column * p.x_column_stride +
-                            word * word_channels;
-      const device::SharedAddress input =
+      const Pixel pixel = pixels[i];
+      const Scalar* input = from + pixel.offset + word * word_channels;
+      const device::SharedAddress rows =
           to + static_cast<uint32_t>(word * p.word_stride + i * staged_rows(c)) * sizeof(uint32_t);
 #pragma unroll
       for (int k = 0; k < input_rows(c); ++k) {
-        device::cp_async_if<4>(is_column && static_cast<uint32_t>(x_row) < static_cast<uint32_t>(p.h.in),
-                               input + static_cast<uint32_t>(k * sizeof(uint32_t)), pixel);
-        x_row += p.row_distance, pixel += p.x_row_step;
+        device::cp_async_if<4>((pixel.exist & uint32_t{1} << k) != 0,
+                               rows + static_cast<uint32_t>(k * sizeof(uint32_t)), input);
+        input += p.x_row_step;
       }
     }
   }
+}
+
+// Which of them is the first one of a position's window: a row of positions that begins in front of it has those of its
+// own first window more.
+template <int Row>
+CONVT_DEVICE int32_t staged_place(const Params& p, uint32_t first_position, int32_t slot) {
+  uint32_t first_column = first_position;
+  p.columns.divide(first_column);
+  uint32_t from_row = first_column + static_cast<uint32_t>(slot);
+  const auto row_begins = static_cast<int32_t>(p.columns.divide(from_row));
+  return slot + (configs[Row].window_columns - 1) * (row_begins + 1);
 }
 
 // A word of a thread's inputs from shared memory; `first` is the one above and to the right of the others.
@@ -242,82 +269,21 @@ CONVT_DEVICE bool write_outputs(const Params& p, const Part& part, int32_t row, 
 }
 
 // sums += products of `count` channels from `first` on, of a window whose first input is `row` and `column` from the
-// position. `bring_weights` is called while the first inputs are on their way.
-template <class Scalar, int Row, class BringWeights>
-CONVT_DEVICE void add_columns(const Params& p, const Part& part, int64_t first, int32_t count, int32_t row,
-                              int32_t column, int32_t window, const BringWeights& bring_weights,
-                              float (&sums)[configs[Row].rows][configs[Row].sums]) {
-  constexpr Config c = configs[Row];
-  const int32_t splits = threads >> p.log_positions;
-  const int32_t number = device::opaque(static_cast<int32_t>(threadIdx.x)) >> p.log_positions;
-  const int64_t x_step = splits * p.x_channel_stride;
-  const int32_t weights_step = splits * p.channel_weights;
-  const int32_t x_row = part.row + row, x_column = part.column + column;
-  // Which of the inputs exist, a bit each: of a row, and of all.
-  uint32_t of_row = 0, exist = 0;
-#pragma unroll
-  for (int k = 0; k < c.window_columns; ++k) {
-    of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
-  }
-#pragma unroll
-  for (int i = 0; i < input_rows(c); ++i) {
-    const int32_t row_of = x_row + i * p.row_distance;
-    if (row_of >= 0 && row_of < p.h.in) exist |= of_row << (i * c.window_columns);
-  }
-  const Scalar* from = static_cast<const Scalar*>(p.x) + part.image * p.x_batch_stride +
-                       (first + part.number) * p.x_channel_stride + x_row * p.x_row_stride + x_column;
-  const float* weights = reinterpret_cast<const float*>(device::dynamic_shared_memory()) + number * p.channel_weights +
-                         window * window_weights(c);
-  // Inputs that do not exist are never loaded, and stay zero.
-  Inputs<Row> inputs{};
-  if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
-  bring_weights();
-  if constexpr (c.ahead && sizeof(Scalar) == 4) {
-    Inputs<Row> next{};
-#pragma unroll 1
-    for (int32_t channel = number; channel < count; channel += 2 * splits) {
-      from += x_step;
-      load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
-      multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
-      if (channel + splits >= count) break;
-      weights += weights_step, from += x_step;
-      load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
-      multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
-      weights += weights_step;
-    }
-  } else {
-#pragma unroll 1
-    for (int32_t channel = number; channel < count; channel += splits) {
-      if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
-      const Values<Scalar, Row> values(inputs);
-      from += x_step;
-      if constexpr (c.ahead) {
-        load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
-      }
-      multiply<Scalar, Row>(values, weights, sums);
-      weights += weights_step;
-    }
-  }
-}
-
-// The same of inputs that pass through shared memory, behind the weights.
+// position, which pass through shared memory behind the weights. `bring_weights` is called while the first of them are
+// on their way.
 template <class Scalar, int Row, class BringWeights>
 CONVT_DEVICE void add_pixels(const Params& p, const Part& part, int64_t first, int32_t count, int32_t row,
                              int32_t column, int32_t window, const BringWeights& bring_weights,
                              float (&sums)[configs[Row].rows][configs[Row].sums]) {
   constexpr Config c = configs[Row];
   constexpr int word_channels = 4 / sizeof(Scalar);
-  const auto* const shared = reinterpret_cast<const float*>(device::dynamic_shared_memory());
+  auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());
   const int32_t splits = threads >> p.log_positions, words = count / word_channels;
-  const int32_t inputs_at = p.channels_at_once * p.channel_weights;
-  // The thread's first input: a row of positions that begins in front of it has the first one's window more.
-  uint32_t first_column = part.first;
-  p.columns.divide(first_column);
-  uint32_t from_row = first_column + part.slot;
-  const auto row_begins = static_cast<int32_t>(p.columns.divide(from_row));
-  const int32_t place = static_cast<int32_t>(part.slot) + (c.window_columns - 1) * (row_begins + 1);
-  const int32_t word_step = splits * p.word_stride, weights_step = splits * word_channels * p.channel_weights;
-
+  auto* const pixels = reinterpret_cast<Pixel*>(shared + p.channels_at_once * p.channel_weights);
+  place_pixels<Row>(p, part.first, row, column, pixels);
+  __syncthreads();
+  const int32_t inputs_at =
+      p.channels_at_once * p.channel_weights + p.staged_columns * static_cast<int32_t>(sizeof(Pixel) / sizeof(float));
   // Of two stages the next one to copy to, or to read, is the other one.
   const int32_t other = (p.stages - 1) * p.stage_words * p.word_stride;
   int32_t copied = 0, copy_at = inputs_at, read_at = inputs_at;
@@ -326,7 +292,7 @@ CONVT_DEVICE void add_pixels(const Params& p, const Part& part, int64_t first, i
 #pragma unroll 1
     for (; copied < smaller(words, done + p.stages * p.stage_words); copied += p.stage_words) {
       copy_stage<Scalar, Row>(p, static_cast<const Scalar*>(p.x) + first + copied * word_channels,
-                              smaller(p.stage_words, words - copied), part.first, row, column - (c.window_columns - 1),
+                              smaller(p.stage_words, words - copied), pixels,
                               device::dynamic_shared_address() + static_cast<uint32_t>(copy_at) * sizeof(uint32_t));
       device::cp_async_commit();
       copy_at = 2 * inputs_at + other - copy_at;
@@ -338,12 +304,14 @@ CONVT_DEVICE void add_pixels(const Params& p, const Part& part, int64_t first, i
       device::cp_async_wait<0>();
     }
     __syncthreads();
+    const int32_t thread = device::opaque(static_cast<int32_t>(threadIdx.x)), number = thread >> p.log_positions;
+    const int32_t place = staged_place<Row>(p, part.first, thread - (number << p.log_positions));
     const int32_t end = smaller(p.stage_words, words - done);
-    const float* from = shared + read_at + part.number * p.word_stride + place * staged_rows(c);
-    const float* weights =
-        shared + (done + part.number) * word_channels * p.channel_weights + window * window_weights(c);
+    const int32_t word_step = splits * p.word_stride, weights_step = splits * word_channels * p.channel_weights;
+    const float* from = shared + read_at + number * p.word_stride + place * staged_rows(c);
+    const float* weights = shared + (done + number) * word_channels * p.channel_weights + window * window_weights(c);
 #pragma unroll 1
-    for (int32_t word = part.number; word < end; word += splits) {
+    for (int32_t word = number; word < end; word += splits) {
       Inputs<Row> inputs;
       load_staged<Row>(from, inputs);
 #pragma unroll
@@ -368,6 +336,8 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
   const auto block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
   const Part part = part_of<Row>(p, block, thread);
   const int64_t first_channel = int64_t{part.group} * p.channels;
+  const Scalar* const x = static_cast<const Scalar*>(p.x) + part.image * p.x_batch_stride +
+                          (first_channel + part.number) * p.x_channel_stride;
 
   float sums[c.rows][c.sums];
 #pragma unroll
@@ -375,16 +345,17 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
 #pragma unroll
     for (int m = 0; m < c.sums; ++m) sums[r][m] = 0;
   }
+  const int64_t x_step = splits * p.x_channel_stride;
+  const int32_t weights_step = splits * p.channel_weights;
 #pragma unroll 1
   for (int32_t first = 0; first < p.channels; first += p.channels_at_once) {
     const int32_t count = smaller(p.channels_at_once, p.channels - first);
 #pragma unroll 1
     for (int32_t window = 0; window < p.windows; ++window) {
+      const int32_t number = device::opaque(thread) >> p.log_positions;
       auto window_column = static_cast<uint32_t>(window);
       const auto window_row = static_cast<int32_t>(p.window_columns.divide(window_column));
-      // The first input of the window, above and to the right of the others, from the position.
-      const int32_t row = p.row_distance - (window_row + 1) * c.window_rows * p.row_distance;
-      const int32_t column = -static_cast<int32_t>(window_column) * c.window_columns;
+      // While the first inputs are on their way.
       const auto bring_weights = [&] {
         if (window > 0) return;
         if (first > 0) __syncthreads();
@@ -392,9 +363,56 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
         __syncthreads();
       };
       if constexpr (Pixels) {
+        const int32_t row = p.row_distance - (window_row + 1) * c.window_rows * p.row_distance;
+        const int32_t column = -static_cast<int32_t>(window_column) * c.window_columns;
         add_pixels<Scalar, Row>(p, part, first_channel + first, count, row, column, window, bring_weights, sums);
+        continue;
+      }
+      // The first input of the window, above and to the right of the others.
+      const int32_t x_row = part.row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
+      const int32_t x_column = part.column - static_cast<int32_t>(window_column) * c.window_columns;
+      // Which of them exist, a bit each: of a row, and of all.
+      uint32_t of_row = 0, exist = 0;
+#pragma unroll
+      for (int k = 0; k < c.window_columns; ++k) {
+        of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
+      }
+#pragma unroll
+      for (int i = 0; i < input_rows(c); ++i) {
+        const int32_t row = x_row + i * p.row_distance;
+        if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
+      }
+      const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
+      const float* weights = shared + number * p.channel_weights + window * window_weights(c);
+      // Inputs that do not exist are never loaded, and stay zero.
+      Inputs<Row> inputs{};
+      if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
+      bring_weights();
+      if constexpr (c.ahead && sizeof(Scalar) == 4) {
+        Inputs<Row> next{};
+#pragma unroll 1
+        for (int32_t channel = number; channel < count; channel += 2 * splits) {
+          from += x_step;
+          load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
+          multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
+          if (channel + splits >= count) break;
+          weights += weights_step, from += x_step;
+          load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
+          multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
+          weights += weights_step;
+        }
       } else {
-        add_columns<Scalar, Row>(p, part, first_channel + first, count, row, column, window, bring_weights, sums);
+#pragma unroll 1
+        for (int32_t channel = number; channel < count; channel += splits) {
+          if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
+          const Values<Scalar, Row> values(inputs);
+          from += x_step;
+          if constexpr (c.ahead) {
+            load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
+          }
+          multiply<Scalar, Row>(values, weights, sums);
+          weights += weights_step;
+        }
       }
     }
   }

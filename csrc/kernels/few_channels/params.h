@@ -53,6 +53,13 @@ struct Staging {
   int64_t bytes;
 };
 
+// Where an input's rows are in memory, and a bit for each that exists. Known of a block's inputs before they are
+// copied, word by word.
+struct alignas(16) Pixel {
+  int64_t offset;
+  uint32_t exist;
+};
+
 // An odd number: lanes whose inputs are neighbours read from different banks.
 constexpr int32_t staged_rows(const Config& c) { return input_rows(c) | 1; }
 
@@ -69,13 +76,15 @@ inline Staging stage(const Config& c, int64_t words, int64_t splits, int64_t pos
   // Lanes that copy words of an input write to banks which those of its neighbours leave free.
   const int64_t apart = 32 / s.lanes;
   s.word_stride = round_up(s.columns * staged_rows(c) - apart, 2 * apart) + apart;
-  const int64_t word_bytes = s.word_stride * static_cast<int64_t>(sizeof(uint32_t)), fit = bytes / word_bytes / least;
+  const int64_t word_bytes = s.word_stride * static_cast<int64_t>(sizeof(uint32_t)),
+                pixel_bytes = s.columns * static_cast<int64_t>(sizeof(Pixel)),
+                fit = (bytes - pixel_bytes) / word_bytes / least;
   s.stages = words > least && fit >= 2 ? 2 : 1;
   // As many in each turn.
   const int64_t pieces = ceil_div<int64_t>(words, least), most = std::max<int64_t>(fit / s.stages, 1);
   const int64_t turns = std::max(ceil_div<int64_t>(pieces, most), s.stages);
   s.words = std::min(ceil_div<int64_t>(pieces, turns) * least, words);
-  s.bytes = s.stages * s.words * word_bytes;
+  s.bytes = pixel_bytes + s.stages * s.words * word_bytes;
   return s;
 }
 
