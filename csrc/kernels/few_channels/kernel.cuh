@@ -158,8 +158,8 @@ CONVT_DEVICE void copy_stage(const Params& p, const Scalar* from, int32_t words,
           to + static_cast<uint32_t>(word * p.word_stride + i * staged_rows(c)) * sizeof(uint32_t);
 #pragma unroll
       for (int k = 0; k < input_rows(c); ++k) {
-        device::cp_async_if<4>((pixel.exist & uint32_t{1} << k) != 0,
-                               rows + static_cast<uint32_t>(k * sizeof(uint32_t)), input);
+        device::cp_async_if<4>(pixel.exist & uint32_t{1} << k, rows + static_cast<uint32_t>(k * sizeof(uint32_t)),
+                               input);
         input += p.x_row_step;
       }
     }
@@ -432,23 +432,24 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
   if (__syncthreads_or(again) == 0) return;
   // The threads of a position divide its outputs, and add the sums of each in the order of threads.
   static_assert(c.rows % together == 0);
-  float* const mine = shared + of.slot;
+  const int32_t number = device::opaque(thread) >> p.log_positions;
+  float* const mine = shared + (thread - (number << p.log_positions));
   const int32_t all = c.rows * c.sums << p.log_positions;
 #pragma unroll
   for (int r = 0; r < c.rows; ++r) {
 #pragma unroll
-    for (int m = 0; m < c.sums; ++m) mine[of.number * all + ((r * c.sums + m) << p.log_positions)] = sums[r][m];
+    for (int m = 0; m < c.sums; ++m) mine[number * all + ((r * c.sums + m) << p.log_positions)] = sums[r][m];
   }
   __syncthreads();
 #pragma unroll 1
-  for (int32_t i = of.number; i < c.rows * c.sums / together; i += splits) {
+  for (int32_t i = number; i < c.rows * c.sums / together; i += splits) {
     const int32_t row = i / c.sums * together, column = i % c.sums;
     float of_rows[together] = {};
 #pragma unroll 2
-    for (int32_t number = 0; number < splits; ++number) {
+    for (int32_t n = 0; n < splits; ++n) {
 #pragma unroll
       for (int r = 0; r < together; ++r) {
-        of_rows[r] += mine[number * all + (((row + r) * c.sums + column) << p.log_positions)];
+        of_rows[r] += mine[n * all + (((row + r) * c.sums + column) << p.log_positions)];
       }
     }
     write_outputs<Scalar>(p, of, row, column, of_rows, true);

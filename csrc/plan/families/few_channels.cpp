@@ -68,7 +68,7 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, con
   // What a thread copies to shared memory for each word that it multiplies: not fitted yet, as all of `pixels`.
   const double copied = pixels ? number(d.staging.columns) / number(d.positions) : 0;
   const double of_window = products + vectors +
-                           (pixels ? loads * (half ? 3 : 1) + copied * (5 * number(rows) + 20) + 12
+                           (pixels ? loads * (half ? 3 : 1) + copied * (4 * number(rows) + 16) + 8
                                    : loads * (half ? 5.3 : 3.7) + 2 * number(rows) + 28);
   // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path,
   // and lanes of a warp that share outputs read at several places.
