@@ -63,14 +63,16 @@ struct alignas(16) Pixel {
 // An odd number: lanes whose inputs are neighbours read from different banks.
 constexpr int32_t staged_rows(const Config& c) { return input_rows(c) | 1; }
 
-// Of `words` of a pixel in all and `positions` of a block, in rows of `row_positions`; `bytes` of shared memory are
-// left for them, and may not suffice.
+// Whole sectors of memory, and one for each of the threads that share a position.
+constexpr int64_t least_words(int64_t splits) { return std::max<int64_t>(sector_words, splits); }
+
+// Of `words` of a pixel, whose weights are in shared memory, and `positions` of a block, in rows of `row_positions`;
+// `bytes` of shared memory are left for them, and may not suffice.
 inline Staging stage(const Config& c, int64_t words, int64_t splits, int64_t positions, int64_t row_positions,
                      int64_t bytes) {
   Staging s{};
   s.columns = positions + (c.window_columns - 1) * (ceil_div<int64_t>(positions - 1, row_positions) + 1);
-  // Whole sectors of memory, and one for each thread of a position.
-  const int64_t least = std::min<int64_t>(words, std::max<int64_t>(sector_words, splits));
+  const int64_t least = std::min(words, least_words(splits));
   s.lanes = 1;
   while (2 * s.lanes <= least) s.lanes *= 2;
   // Lanes that copy words of an input write to banks which those of its neighbours leave free.
@@ -114,21 +116,24 @@ inline Division divide(const Problem& p, const Image& image, const Config& c, in
   d.window_columns = ceil_div<int64_t>(d.w.window, c.window_columns);
   d.channel_weights = checked_mul(checked_mul(d.window_rows, d.window_columns), window_weights(c));
   const bool pixels = has_pixels(p);
-  const int64_t channel_bytes = d.channel_weights * static_cast<int64_t>(sizeof(float)), of_word = word_channels(p),
+  const int64_t channels = p.in_channels_per_group(), channel_bytes = d.channel_weights * int64_t{sizeof(float)},
                 at_once = (pixels ? most_weight_bytes_beside_inputs : most_weight_bytes) / channel_bytes;
-  d.channels = std::clamp(at_once / of_word * of_word, of_word, p.in_channels_per_group());
+  d.channels = std::clamp<int64_t>(at_once, 1, channels);
   d.positions = threads / splits;
   if (pixels) {
+    const int64_t of_word = word_channels(p), of_stage = least_words(splits) * of_word;
+    if (d.channels < channels) {
+      // As many at each time, of whole stages if there is room.
+      const int64_t unit = at_once < of_stage ? of_word : of_stage, most = std::max(at_once / unit * unit, unit);
+      d.channels = round_up(ceil_div(channels, ceil_div(channels, most)), unit);
+    }
     // As many blocks of a multiprocessor as registers allow.
     const int64_t bytes = multiprocessor_bytes / c.blocks - reserved_bytes - d.channels * channel_bytes;
-    d.staging = stage(c, p.in_channels_per_group() / of_word, splits, d.positions, d.w.count, bytes);
-    // Whole stages, if there are others.
-    const int64_t of_stage = d.staging.words * of_word;
-    if (d.channels > of_stage && d.channels < p.in_channels_per_group()) d.channels -= d.channels % of_stage;
+    d.staging = stage(c, d.channels / of_word, splits, d.positions, d.w.count, bytes);
   }
   d.all_positions = checked_mul(checked_mul(p.batch, d.row_blocks), d.w.count);
   d.blocks = checked_mul(checked_mul(p.groups, d.sum_blocks), ceil_div<int64_t>(d.all_positions, d.positions));
-  const int64_t sums_bytes = int64_t{threads} * c.rows * c.sums * static_cast<int64_t>(sizeof(float));
+  const int64_t sums_bytes = int64_t{threads} * c.rows * c.sums * int64_t{sizeof(float)};
   d.shared_bytes = std::max(d.channels * channel_bytes + d.staging.bytes, sums_bytes);
   return d;
 }
