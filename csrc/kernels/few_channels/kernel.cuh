@@ -14,7 +14,7 @@ struct Part {
   bool exists;
   int32_t number;  // of the parts that input channels are divided into
   uint32_t slot;   // among the block's threads of that number
-  uint32_t first;  // position of the block
+  uint32_t first;  // the block's first position
 };
 
 template <int Row>
@@ -119,11 +119,11 @@ template <int Row>
 CONVT_DEVICE void place_pixels(const Params& p, uint32_t first_position, int32_t row, int32_t column, Pixel* pixels) {
   constexpr Config c = configs[Row];
   uint32_t first_column = first_position;
-  const uint32_t first_row = p.columns.divide(first_column);
+  const uint32_t rows_before = p.columns.divide(first_column);
 #pragma unroll 1
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.staged_columns; i += threads) {
     uint32_t rest_column = first_column + static_cast<uint32_t>(i);
-    uint32_t rest = first_row + p.input_columns.divide(rest_column);
+    uint32_t rest = rows_before + p.input_columns.divide(rest_column);
     const bool is_row = rest < static_cast<uint32_t>(p.all_rows);
     const auto image = static_cast<int32_t>(p.row_blocks.divide(rest));
     const auto block_of_rows = static_cast<int32_t>(p.distance.divide(rest));
@@ -366,52 +366,52 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
         const int32_t row = p.row_distance - (window_row + 1) * c.window_rows * p.row_distance;
         const int32_t column = -static_cast<int32_t>(window_column) * c.window_columns;
         add_pixels<Scalar, Row>(p, part, first_channel + first, count, row, column, window, bring_weights, sums);
-        continue;
-      }
-      // The first input of the window, above and to the right of the others.
-      const int32_t x_row = part.row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
-      const int32_t x_column = part.column - static_cast<int32_t>(window_column) * c.window_columns;
-      // Which of them exist, a bit each: of a row, and of all.
-      uint32_t of_row = 0, exist = 0;
-#pragma unroll
-      for (int k = 0; k < c.window_columns; ++k) {
-        of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
-      }
-#pragma unroll
-      for (int i = 0; i < input_rows(c); ++i) {
-        const int32_t row = x_row + i * p.row_distance;
-        if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
-      }
-      const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
-      const float* weights = shared + number * p.channel_weights + window * window_weights(c);
-      // Inputs that do not exist are never loaded, and stay zero.
-      Inputs<Row> inputs{};
-      if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
-      bring_weights();
-      if constexpr (c.ahead && sizeof(Scalar) == 4) {
-        Inputs<Row> next{};
-#pragma unroll 1
-        for (int32_t channel = number; channel < count; channel += 2 * splits) {
-          from += x_step;
-          load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
-          multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
-          if (channel + splits >= count) break;
-          weights += weights_step, from += x_step;
-          load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
-          multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
-          weights += weights_step;
-        }
       } else {
+        // The first input of the window, above and to the right of the others.
+        const int32_t x_row = part.row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
+        const int32_t x_column = part.column - static_cast<int32_t>(window_column) * c.window_columns;
+        // Which of them exist, a bit each: of a row, and of all.
+        uint32_t of_row = 0, exist = 0;
+#pragma unroll
+        for (int k = 0; k < c.window_columns; ++k) {
+          of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
+        }
+#pragma unroll
+        for (int i = 0; i < input_rows(c); ++i) {
+          const int32_t row = x_row + i * p.row_distance;
+          if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
+        }
+        const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
+        const float* weights = shared + number * p.channel_weights + window * window_weights(c);
+        // Inputs that do not exist are never loaded, and stay zero.
+        Inputs<Row> inputs{};
+        if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
+        bring_weights();
+        if constexpr (c.ahead && sizeof(Scalar) == 4) {
+          Inputs<Row> next{};
 #pragma unroll 1
-        for (int32_t channel = number; channel < count; channel += splits) {
-          if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
-          const Values<Scalar, Row> values(inputs);
-          from += x_step;
-          if constexpr (c.ahead) {
-            load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
+          for (int32_t channel = number; channel < count; channel += 2 * splits) {
+            from += x_step;
+            load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
+            multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
+            if (channel + splits >= count) break;
+            weights += weights_step, from += x_step;
+            load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
+            multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
+            weights += weights_step;
           }
-          multiply<Scalar, Row>(values, weights, sums);
-          weights += weights_step;
+        } else {
+#pragma unroll 1
+          for (int32_t channel = number; channel < count; channel += splits) {
+            if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
+            const Values<Scalar, Row> values(inputs);
+            from += x_step;
+            if constexpr (c.ahead) {
+              load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
+            }
+            multiply<Scalar, Row>(values, weights, sums);
+            weights += weights_step;
+          }
         }
       }
     }
