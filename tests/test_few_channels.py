@@ -81,7 +81,7 @@ def test_the_configurations_tested_are_those_compiled():
 
 def test_random_problems_in_the_emulator(tmp_path):
     """Every configuration, type and number of threads an output: float64, accesses, barriers, NaN, infinity."""
-    simt_program.run(simt_program.build("few_channels_simt.cpp", tmp_path), 0, 198)
+    simt_program.run(simt_program.build("few_channels_simt.cpp", tmp_path), 0, 420)
 
 
 @pytest.mark.parametrize("memory", FORMATS, ids=str)
