@@ -13,7 +13,7 @@
 namespace convt {
 namespace {
 
-int shared_outputs = 0, windows = 0, weights_in_parts = 0;
+int shared_outputs = 0, windows = 0, weights_in_parts = 0, pixels = 0, in_two_stages = 0, in_turns = 0;
 
 Problem random_problem() {
   Problem p;
@@ -41,12 +41,20 @@ bool run(int32_t row) {
   const few_channels::Config& config = few_channels::configs[row];
   Problem p = random_problem();
   p.dtype = data_type<Scalar>, p.precision = pick(0, 1) == 0 ? Precision::ieee : Precision::tf32;
+  const bool last = pick(0, 1) == 1;
+  // Pixels are words of 4 bytes, and begin at a multiple of them.
+  constexpr int64_t of_word = 4 / static_cast<int64_t>(sizeof(Scalar));
+  if (last) p.in_channels = p.groups * round_up(p.in_channels_per_group(), of_word);
   lay_out(p);
-  if (p.x_strides[3] != 1) {
-    p.x_strides = dense({p.batch, p.in_channels, p.in_h, p.in_w + pick(0, 2)});
-    if (pick(0, 1) == 0) p.x_strides[0] += 5;
-  }
-  const Case<Scalar> c(p);
+  const int64_t more = last ? of_word * pick(0, 2) : pick(0, 2);
+  p.x_strides = last ? channels_last({p.batch, p.in_channels + more, p.in_h, p.in_w + pick(0, 2)})
+                     : dense({p.batch, p.in_channels, p.in_h, p.in_w + more});
+  if (pick(0, 1) == 0) p.x_strides[0] += 6;
+  std::optional<Case<Scalar>> made;
+  do {
+    made.emplace(p);
+  } while (last && of_word > 1 && !made->placed().x_aligned);
+  const Case<Scalar>& c = *made;
   p = c.placed();
 
   const std::string name = std::string("few_channels/") + config.name;
@@ -54,17 +62,27 @@ bool run(int32_t row) {
   if (!planned) return false;
   Plan plan = *planned;
   // Any number of threads may share outputs, not only the planner's.
-  const int64_t splits = int64_t{1} << pick(0, 5);
-  const few_channels::Division d = few_channels::divide(p, config, splits);
+  int64_t splits = int64_t{1} << pick(0, 5);
+  few_channels::Division d = few_channels::divide(p, few_channels::cells_of(p), config, splits);
+  if (d.shared_bytes > find_device("h200")->shared_memory_per_block) {
+    splits = planned->cut[0], d = few_channels::divide(p, few_channels::cells_of(p), config, splits);
+  }
   plan.cut = {static_cast<int32_t>(splits)};
   plan.grid = d.blocks, plan.shared_bytes = d.shared_bytes;
   shared_outputs += splits > 1, windows += d.window_rows * d.window_columns > 1;
   weights_in_parts += d.channels < p.in_channels_per_group();
+  pixels += few_channels::has_pixels(p), in_two_stages += d.staging.stages == 2;
+  in_turns += d.staging.stages > 0 && d.staging.words * d.staging.stages * of_word < p.in_channels_per_group();
   const few_channels::Params params =
       few_channels::make_params(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
   visit_row<few_channels::config_count>(row, [&]<int Row>() {
-    simt::launch(static_cast<unsigned>(plan.grid), few_channels::threads, static_cast<size_t>(plan.shared_bytes),
-                 [&] { few_channels::few_channels_kernel<Scalar, Row>(params); });
+    simt::launch(static_cast<unsigned>(plan.grid), few_channels::threads, static_cast<size_t>(plan.shared_bytes), [&] {
+      if (few_channels::has_pixels(p)) {
+        few_channels::few_channels_kernel<Scalar, Row, true>(params);
+      } else {
+        few_channels::few_channels_kernel<Scalar, Row, false>(params);
+      }
+    });
   });
   return c.check(name.c_str(), [](float v) { return v; }, roundings_of_sums<false>);
 }
@@ -79,5 +97,7 @@ int main(int argc, char** argv) {
   });
   std::printf("%d with several threads for an output, %d with several windows, %d with weights in parts\n",
               convt::shared_outputs, convt::windows, convt::weights_in_parts);
+  std::printf("%d in channels_last, %d with two stages in shared memory, %d with inputs in turns\n", convt::pixels,
+              convt::in_two_stages, convt::in_turns);
   return status;
 }

@@ -18,6 +18,7 @@ from reference import Problem, lay_out, problem_count, random_tensor
 import convt
 from convt import _C
 
+FORMATS = (torch.contiguous_format, torch.channels_last)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 NAMES = [
     f"few_channels/{name}"
@@ -80,14 +81,15 @@ def test_the_configurations_tested_are_those_compiled():
 
 def test_random_problems_in_the_emulator(tmp_path):
     """Every configuration, type and number of threads an output: float64, accesses, barriers, NaN, infinity."""
-    simt_program.run(simt_program.build("few_channels_simt.cpp", tmp_path), 0, 198)
+    simt_program.run(simt_program.build("few_channels_simt.cpp", tmp_path), 0, 420)
 
 
+@pytest.mark.parametrize("memory", FORMATS, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("p", REAL)
-def test_every_configuration_takes_real_layers(p, dtype):
+def test_every_configuration_takes_real_layers(p, dtype, memory):
     """Whatever the window and the number of sums: what is missing is zero, what is more is done in parts."""
-    fitting = [c for c in candidates(p, dtype).values() if c.fits]
+    fitting = [c for c in candidates(p, dtype, memory).values() if c.fits]
     assert len(fitting) == len(NAMES)
 
 
@@ -109,25 +111,45 @@ def test_is_chosen_where_rows_begin_anywhere_and_products_are_few():
 
 
 def test_refusals_say_why():
-    assert {c.refusal for c in candidates(GAN, memory=torch.channels_last).values()} == {
-        "takes inputs whose columns are neighbours in memory"
+    larger = torch.empty(8, 2 * 64, 32, 2 * 32, device="meta")
+    apart = convt.explain(
+        larger[:, ::2, :, ::2], torch.empty(GAN.w_shape, device="meta"), device="h200", **GAN.arguments
+    )
+    assert {c.refusal for c in candidates_of("few_channels", apart).values()} == {
+        "takes inputs whose columns or channels are neighbours in memory"
     }
+    odd = Problem(2, 33, 3, (32, 32), (4, 4), (2, 2), (1, 1))
+    words = "takes inputs in channels_last whose pixels are whole words of 4 bytes, the first one aligned to 16"
+    assert {c.refusal for c in candidates(odd, torch.float16, torch.channels_last).values()} == {words}
+    assert all(c.fits for c in candidates(odd, torch.float32, torch.channels_last).values())
+    distant = Problem(1, 4, 1, (2, 1), (2, 1), dilation=(1 << 24, 1))
+    assert {c.refusal for c in candidates(distant).values()} == {"takes dilations of rows of less than 2^24"}
     far = Problem(1, 4, 1, (2, 1), (2, 1), (1 << 15, 1))
     assert {c.refusal for c in candidates(far).values()} == {"takes strides of less than 2^15"}
     wide = Problem(1, 4, 1, (2, 9), (160, 160), (2, 2))
     assert "bytes of shared memory a block" in candidates(wide)["3x3_n12_r4"].refusal
     assert {c.refusal for c in candidates(GAN, torch.float64).values()} == {"has no float64"}
-    # CUDA cores only: any GPU takes it.
+    # CUDA cores only: any GPU takes it, if inputs need not be copied to shared memory.
     assert all(c.fits for c in candidates(GAN, device="v100").values())
+    assert {c.refusal for c in candidates(GAN, memory=torch.channels_last, device="v100").values()} == {
+        "needs the asynchronous copies of sm_80 for inputs in channels_last"
+    }
+    assert all(c.fits for c in candidates(GAN, memory=torch.channels_last, device="rtx3090").values())
 
 
 # GPU
 
 
+def takes(p, dtype, memory):
+    """Whether pixels, of channels_last, are whole words of 4 bytes."""
+    return memory != torch.channels_last or dtype == torch.float32 or p.in_channels // p.groups % 2 == 0
+
+
 def operands(p, dtype, rng):
     x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
     w = lay_out(w, rng.choice(("contiguous", "contiguous", "channels_last", "offset")))
-    x = lay_out(x, rng.choice(("contiguous", "offset")))
+    last = ["channels_last"] * 2 if takes(p, dtype, torch.channels_last) else []
+    x = lay_out(x, rng.choice(("contiguous", "offset", *last)))
     return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
 
 
@@ -152,12 +174,14 @@ def test_real_layers(p, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("memory", FORMATS, ids=str)
 @pytest.mark.parametrize("configuration", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
+def test_nan_and_inf_spread_by_taps_only(configuration, dtype, memory):
     rng = random.Random(configuration)
     for _ in range(4):
         p = problem(rng)
-        p = Problem(**{**p.__dict__, "batch": 1})
-        ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        check_spread(configuration, p, rng, *ones, run=forced)
+        channels = p.in_channels if takes(p, dtype, memory) else 2 * p.in_channels
+        p = Problem(**{**p.__dict__, "batch": 1, "in_channels": channels})
+        x, w = (torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape))
+        check_spread(configuration, p, rng, x.contiguous(memory_format=memory), w, run=forced)

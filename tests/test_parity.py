@@ -302,6 +302,7 @@ EVERY_FAMILY = {
     "rolling_rows/2x2_n16": ("ieee", Problem(4, 48, 3, (40, 41), (4, 4), (2, 2), (1, 1)), "nchw"),
     "column/n32_p96": ("ieee", Problem(2, 48, 4, (40, 41), (3, 3), (1, 1), (1, 1)), "nchw"),
     "few_channels/3x3_n4_r8": ("ieee", Problem(2, 48, 4, (41, 65), (3, 3), (1, 1), (1, 1)), "nchw"),
+    "few_channels/3x3_n4_r4": ("float16", Problem(2, 48, 4, (41, 65), (3, 3), (1, 1), (1, 1)), "nhwc"),
     "few_positions/p4": ("float16", Problem(2, 256, 64, (1, 2), (4, 4)), "nchw"),
     "large_stride/tile_64x64": ("tf32", Problem(2, 32, 16, (9, 9), (16, 16), (8, 8), (4, 4)), "nchw"),
     "gemm_scatter_sm90/128x128_pingpong": ("float16", SCATTER, "nchw"),

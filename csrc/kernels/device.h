@@ -184,17 +184,18 @@ template <int Bytes>
 CONVT_DEVICE void cp_async(void* shared, const void* global, int valid_bytes) {
   cp_async<Bytes>(shared_address(shared), global, valid_bytes);
 }
-// The same of all bytes, or of zeros: one instruction, where the number of bytes takes five.
+// The same of all bytes if `is` is not 0, or of zeros: one instruction, where the number of bytes takes five. No
+// `bool`: a mask's bit would be made 0 or 1 for it.
 template <int Bytes>
-CONVT_DEVICE void cp_async_if(bool is, SharedAddress shared, const void* global) {
+CONVT_DEVICE void cp_async_if(uint32_t is, SharedAddress shared, const void* global) {
   static_assert(Bytes == 4 || Bytes == 16);
   if constexpr (Bytes == 16) {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.cg.shared.global [%0], [%1], 16, p;}" ::"r"(shared),
-                 "l"(global), "r"(static_cast<uint32_t>(is))
+                 "l"(global), "r"(is)
                  : "memory");
   } else {
     asm volatile("{.reg .pred p; setp.eq.u32 p, %2, 0; cp.async.ca.shared.global [%0], [%1], 4, p;}" ::"r"(shared),
-                 "l"(global), "r"(static_cast<uint32_t>(is))
+                 "l"(global), "r"(is)
                  : "memory");
   }
 }

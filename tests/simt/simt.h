@@ -761,8 +761,8 @@ void cp_async(SharedAddress shared, const void* global, int valid_bytes) {
   cp_async<Bytes>(reinterpret_cast<void*>(shared), global, valid_bytes);
 }
 template <int Bytes>
-void cp_async_if(bool is, SharedAddress shared, const void* global) {
-  cp_async<Bytes>(shared, global, is ? Bytes : 0);
+void cp_async_if(uint32_t is, SharedAddress shared, const void* global) {
+  cp_async<Bytes>(shared, global, is != 0 ? Bytes : 0);
 }
 inline void cp_async_commit() {
   simt::AsyncQueue& q = simt::block->current->copies;

@@ -6,8 +6,10 @@
 // *window* of `ceil(kernel / stride)` inputs, and as many sums a cell as phases times output channels. So strides and
 // paddings are data, a phase without a tap is a weight of zero, and nothing is known of them when a kernel is compiled.
 //
-// A thread has the sums of some cells below each other and reads the window's inputs to registers, channel by channel,
-// as they lie in memory. Threads of a block may divide the channels among them.
+// A thread has the sums of some cells below each other and reads the window's inputs to registers, channel by channel.
+// Neighbouring lanes have neighbouring columns: where these are neighbours in memory, too, inputs are read as they lie
+// there. Of channels_last, they pass through shared memory, in words of 4 bytes: one channel or two. Threads of a block
+// may divide the channels, or words, among them.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,15 @@ inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 inline constexpr int32_t threads = 256;
 inline constexpr int32_t most_splits = 32;              // of the channels, among the threads of a block
 inline constexpr int64_t most_weight_bytes = 48 << 10;  // in shared memory at a time
+// The same, where they share it with inputs, which there are new ones of for each weight.
+inline constexpr int64_t most_weight_bytes_beside_inputs = 16 << 10;
+inline constexpr int64_t multiprocessor_bytes = 228 << 10;  // of shared memory: that of sm_90, of which inputs take all
+inline constexpr int64_t reserved_bytes = 1 << 10;          // of a block, by the system
+inline constexpr int32_t sector_words = 8;                  // what memory is read by
 
+constexpr int32_t input_rows(const Config& c) { return c.rows + c.window_rows - 1; }  // of a thread
+// Outputs below each other that a thread adds and writes at a time, where threads divide the channels.
+constexpr int32_t together(const Config& c) { return c.rows * c.sums >= 32 ? 4 : c.rows * c.sums >= 16 ? 2 : 1; }
 constexpr int32_t taps(const Config& c) { return c.window_rows * c.window_columns; }
 // Of an input channel's window: the weights of each sum follow those of the one before, whole vectors of 16 bytes in
 // all.

@@ -14,6 +14,7 @@ struct Part {
   bool exists;
   int32_t number;  // of the parts that input channels are divided into
   uint32_t slot;   // among the block's threads of that number
+  uint32_t first;  // the block's first position
 };
 
 template <int Row>
@@ -25,7 +26,8 @@ CONVT_DEVICE Part part_of(const Params& p, int32_t block, int32_t thread) {
   q.first_sum = sum_block * configs[Row].sums;
   q.number = thread >> p.log_positions;
   q.slot = static_cast<uint32_t>(thread - (q.number << p.log_positions));
-  uint32_t column = (position_block << p.log_positions) + q.slot;
+  q.first = position_block << p.log_positions;
+  uint32_t column = q.first + q.slot;
   q.exists = column < static_cast<uint32_t>(p.all_positions);
   uint32_t rest = p.columns.divide(column);
   q.image = static_cast<int32_t>(p.row_blocks.divide(rest));
@@ -55,13 +57,13 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, ui
   constexpr int window = window_weights(c), at_once = 4;
   uint32_t entry = threadIdx.x;
   const auto first_channel = static_cast<int32_t>(p.fill.divide(entry));
-  const int32_t channels = threads / p.row_weights;
+  const int32_t channels = threads / static_cast<int32_t>(p.fill.divisor);
   if (first_channel >= channels) return;
 #pragma unroll 1
-  for (; entry < static_cast<uint32_t>(p.channel_weights); entry += static_cast<uint32_t>(p.row_weights)) {
+  for (; entry < static_cast<uint32_t>(p.channel_weights); entry += p.fill.divisor) {
     const uint32_t place = entry % window, tap = place % taps(c), number = first_sum + place / taps(c);
     uint32_t window_column = entry / window;
-    const uint32_t window_row = p.windows.divide(window_column);
+    const uint32_t window_row = p.window_columns.divide(window_column);
     const Sum sum = sum_of(p, number);
     // The tap without dilation, and what a dilation leaves.
     uint32_t row_rest = (window_row * c.window_rows + tap / c.window_columns) * p.stride_h.divisor + sum.row_phase;
@@ -96,7 +98,7 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, ui
 // The inputs of a thread's windows, as they are in memory.
 template <int Row>
 struct Inputs {
-  static constexpr int rows = configs[Row].rows + configs[Row].window_rows - 1, columns = configs[Row].window_columns;
+  static constexpr int rows = input_rows(configs[Row]), columns = configs[Row].window_columns;
   static_assert(rows * columns <= 32);
   uint32_t words[rows][columns];
 };
@@ -111,15 +113,92 @@ CONVT_DEVICE void load_inputs(const Params& p, const Scalar* first, uint32_t exi
   }
 }
 
+// Where the inputs of the block's windows are, and which of their rows exist; `row` and `column`: of a window's first
+// input, from its position.
+template <int Row>
+CONVT_DEVICE void place_pixels(const Params& p, uint32_t first_position, int32_t row, int32_t column, Pixel* pixels) {
+  constexpr Config c = configs[Row];
+  uint32_t first_column = first_position;
+  const uint32_t rows_before = p.columns.divide(first_column);
+#pragma unroll 1
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.staged_columns; i += threads) {
+    uint32_t rest_column = first_column + static_cast<uint32_t>(i);
+    uint32_t rest = rows_before + p.input_columns.divide(rest_column);
+    const bool is_row = rest < static_cast<uint32_t>(p.all_rows);
+    const auto image = static_cast<int32_t>(p.row_blocks.divide(rest));
+    const auto block_of_rows = static_cast<int32_t>(p.distance.divide(rest));
+    const int32_t x_row = p.first_row + row + block_of_rows * c.rows * p.row_distance + static_cast<int32_t>(rest);
+    // The window's last column is the first one here.
+    const int32_t x_column = p.first_column + column - (c.window_columns - 1) + static_cast<int32_t>(rest_column);
+    const bool is_column = is_row && x_column >= 0 && x_column < p.w_axis.in;
+    uint32_t exist = 0;
+#pragma unroll
+    for (int k = 0; k < input_rows(c); ++k) {
+      const int32_t row_of = x_row + k * p.row_distance;
+      exist |= static_cast<uint32_t>(is_column && row_of >= 0 && row_of < p.h.in) << k;
+    }
+    pixels[i] = {image * p.x_batch_stride + x_row * p.x_row_stride + x_column * p.x_column_stride, exist};
+  }
+}
+
+// Starts to copy `words` of each pixel, from `from` on, to shared memory; zeros of those that do not exist.
+template <class Scalar, int Row>
+CONVT_DEVICE void copy_stage(const Params& p, const Scalar* from, int32_t words, const Pixel* pixels,
+                             device::SharedAddress to) {
+  constexpr Config c = configs[Row];
+  constexpr int word_channels = 4 / sizeof(Scalar);
+  const auto thread = static_cast<int32_t>(threadIdx.x), lanes = int32_t{1} << p.log_lanes;
+#pragma unroll 1
+  for (int32_t word = thread & (lanes - 1); word < words; word += lanes) {
+#pragma unroll 1
+    for (int32_t i = thread >> p.log_lanes; i < p.staged_columns; i += threads >> p.log_lanes) {
+      const Pixel pixel = pixels[i];
+      const Scalar* input = from + pixel.offset + word * word_channels;
+      const device::SharedAddress rows =
+          to + static_cast<uint32_t>(word * p.word_stride + i * staged_rows(c)) * sizeof(uint32_t);
+#pragma unroll
+      for (int k = 0; k < input_rows(c); ++k) {
+        device::cp_async_if<4>(pixel.exist & uint32_t{1} << k, rows + static_cast<uint32_t>(k * sizeof(uint32_t)),
+                               input);
+        input += p.x_row_step;
+      }
+    }
+  }
+}
+
+// Which of them is the first one of a position's window: a row of positions that begins in front of it has those of its
+// own first window more.
+template <int Row>
+CONVT_DEVICE int32_t staged_place(const Params& p, uint32_t first_position, int32_t slot) {
+  uint32_t first_column = first_position;
+  p.columns.divide(first_column);
+  uint32_t from_row = first_column + static_cast<uint32_t>(slot);
+  const auto row_begins = static_cast<int32_t>(p.columns.divide(from_row));
+  return slot + (configs[Row].window_columns - 1) * (row_begins + 1);
+}
+
+// A word of a thread's inputs from shared memory; `first` is the one above and to the right of the others.
+template <int Row>
+CONVT_DEVICE void load_staged(const float* first, Inputs<Row>& to) {
+#pragma unroll
+  for (int i = 0; i < to.rows; ++i) {
+#pragma unroll
+    for (int k = 0; k < to.columns; ++k) {
+      to.words[i][k] = __float_as_uint(first[i - k * staged_rows(configs[Row])]);
+    }
+  }
+}
+
+// Of the words' first channel, or second.
 template <class Scalar, int Row>
 struct Values {
   float of[Inputs<Row>::rows][Inputs<Row>::columns];
 
-  CONVT_DEVICE explicit Values(const Inputs<Row>& inputs) {
+  CONVT_DEVICE explicit Values(const Inputs<Row>& inputs, int channel = 0) {
 #pragma unroll
     for (int i = 0; i < inputs.rows; ++i) {
 #pragma unroll
-      for (int k = 0; k < inputs.columns; ++k) of[i][k] = element<Scalar>(inputs.words[i] + k, 0);
+      for (int k = 0; k < inputs.columns; ++k) of[i][k] = element<Scalar>(inputs.words[i] + k, channel);
     }
   }
 };
@@ -189,11 +268,68 @@ CONVT_DEVICE bool write_outputs(const Params& p, const Part& part, int32_t row, 
   return is_nan;
 }
 
-template <class Scalar, int Row>
+// sums += products of `count` channels from `first` on, of a window whose first input is `row` and `column` from the
+// position, which pass through shared memory behind the weights. `bring_weights` is called while the first of them are
+// on their way.
+template <class Scalar, int Row, class BringWeights>
+CONVT_DEVICE void add_pixels(const Params& p, const Part& part, int64_t first, int32_t count, int32_t row,
+                             int32_t column, int32_t window, const BringWeights& bring_weights,
+                             float (&sums)[configs[Row].rows][configs[Row].sums]) {
+  constexpr Config c = configs[Row];
+  constexpr int word_channels = 4 / sizeof(Scalar);
+  auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());
+  const int32_t splits = threads >> p.log_positions, words = count / word_channels;
+  auto* const pixels = reinterpret_cast<Pixel*>(shared + p.channels_at_once * p.channel_weights);
+  place_pixels<Row>(p, part.first, row, column, pixels);
+  __syncthreads();
+  const int32_t inputs_at =
+      p.channels_at_once * p.channel_weights + p.staged_columns * static_cast<int32_t>(sizeof(Pixel) / sizeof(float));
+  // Of two stages the next one to copy to, or to read, is the other one.
+  const int32_t other = (p.stages - 1) * p.stage_words * p.word_stride;
+  int32_t copied = 0, copy_at = inputs_at, read_at = inputs_at;
+#pragma unroll 1
+  for (int32_t done = 0; done < words; done += p.stage_words) {
+#pragma unroll 1
+    for (; copied < smaller(words, done + p.stages * p.stage_words); copied += p.stage_words) {
+      copy_stage<Scalar, Row>(p, static_cast<const Scalar*>(p.x) + first + copied * word_channels,
+                              smaller(p.stage_words, words - copied), pixels,
+                              device::dynamic_shared_address() + static_cast<uint32_t>(copy_at) * sizeof(uint32_t));
+      device::cp_async_commit();
+      copy_at = 2 * inputs_at + other - copy_at;
+    }
+    if (done == 0) bring_weights();
+    if (copied > done + p.stage_words) {
+      device::cp_async_wait<1>();
+    } else {
+      device::cp_async_wait<0>();
+    }
+    __syncthreads();
+    const int32_t thread = device::opaque(static_cast<int32_t>(threadIdx.x)), number = thread >> p.log_positions;
+    const int32_t place = staged_place<Row>(p, part.first, thread - (number << p.log_positions));
+    const int32_t end = smaller(p.stage_words, words - done);
+    const int32_t word_step = splits * p.word_stride, weights_step = splits * word_channels * p.channel_weights;
+    const float* from = shared + read_at + number * p.word_stride + place * staged_rows(c);
+    const float* weights = shared + (done + number) * word_channels * p.channel_weights + window * window_weights(c);
+#pragma unroll 1
+    for (int32_t word = number; word < end; word += splits) {
+      Inputs<Row> inputs;
+      load_staged<Row>(from, inputs);
+#pragma unroll
+      for (int channel = 0; channel < word_channels; ++channel) {
+        multiply<Scalar, Row>(Values<Scalar, Row>(inputs, channel), weights + channel * p.channel_weights, sums);
+      }
+      from += word_step, weights += weights_step;
+    }
+    __syncthreads();
+    read_at = 2 * inputs_at + other - read_at;
+  }
+}
+
+// `Pixels`: whether inputs pass through shared memory (see has_pixels).
+template <class Scalar, int Row, bool Pixels>
 __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_kernel(const __grid_constant__ Params p) {
   constexpr Config c = configs[Row];
-  constexpr int x_rows = Inputs<Row>::rows;
-  constexpr int together = c.rows * c.sums >= 32 ? 4 : c.rows * c.sums >= 16 ? 2 : 1;  // outputs below each other
+  constexpr int together = few_channels::together(c);
   auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());
 
   const int32_t splits = threads >> p.log_positions;
@@ -215,59 +351,67 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
   for (int32_t first = 0; first < p.channels; first += p.channels_at_once) {
     const int32_t count = smaller(p.channels_at_once, p.channels - first);
 #pragma unroll 1
-    for (int32_t window = 0; window < p.window_rows * p.window_columns; ++window) {
+    for (int32_t window = 0; window < p.windows; ++window) {
       const int32_t number = device::opaque(thread) >> p.log_positions;
       auto window_column = static_cast<uint32_t>(window);
-      const auto window_row = static_cast<int32_t>(p.windows.divide(window_column));
-      // The first input of the window, above and to the right of the others.
-      const int32_t x_row = part.row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
-      const int32_t x_column = part.column - static_cast<int32_t>(window_column) * c.window_columns;
-      // Which of them exist, a bit each: of a row, and of all.
-      uint32_t of_row = 0, exist = 0;
-#pragma unroll
-      for (int k = 0; k < c.window_columns; ++k) {
-        of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
-      }
-#pragma unroll
-      for (int i = 0; i < x_rows; ++i) {
-        const int32_t row = x_row + i * p.row_distance;
-        if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
-      }
-      const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
-      const float* weights = shared + number * p.channel_weights + window * window_weights(c);
-      // Inputs that do not exist are never loaded, and stay zero.
-      Inputs<Row> inputs{};
-      if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
-      if (window == 0) {
-        // While the first inputs are on their way.
+      const auto window_row = static_cast<int32_t>(p.window_columns.divide(window_column));
+      // While the first inputs are on their way.
+      const auto bring_weights = [&] {
+        if (window > 0) return;
         if (first > 0) __syncthreads();
         load_weights<Scalar, Row>(p, first_channel + first, count, part.first_sum, shared);
         __syncthreads();
-      }
-      if constexpr (c.ahead && sizeof(Scalar) == 4) {
-        Inputs<Row> next{};
-#pragma unroll 1
-        for (int32_t channel = number; channel < count; channel += 2 * splits) {
-          from += x_step;
-          load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
-          multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
-          if (channel + splits >= count) break;
-          weights += weights_step, from += x_step;
-          load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
-          multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
-          weights += weights_step;
-        }
+      };
+      if constexpr (Pixels) {
+        const int32_t row = p.row_distance - (window_row + 1) * c.window_rows * p.row_distance;
+        const int32_t column = -static_cast<int32_t>(window_column) * c.window_columns;
+        add_pixels<Scalar, Row>(p, part, first_channel + first, count, row, column, window, bring_weights, sums);
       } else {
+        // The first input of the window, above and to the right of the others.
+        const int32_t x_row = part.row - (window_row + 1) * c.window_rows * p.row_distance + p.row_distance;
+        const int32_t x_column = part.column - static_cast<int32_t>(window_column) * c.window_columns;
+        // Which of them exist, a bit each: of a row, and of all.
+        uint32_t of_row = 0, exist = 0;
+#pragma unroll
+        for (int k = 0; k < c.window_columns; ++k) {
+          of_row |= static_cast<uint32_t>(part.exists && x_column >= k && x_column - k < p.w_axis.in) << k;
+        }
+#pragma unroll
+        for (int i = 0; i < input_rows(c); ++i) {
+          const int32_t row = x_row + i * p.row_distance;
+          if (row >= 0 && row < p.h.in) exist |= of_row << (i * c.window_columns);
+        }
+        const Scalar* from = x + first * p.x_channel_stride + x_row * p.x_row_stride + x_column;
+        const float* weights = shared + number * p.channel_weights + window * window_weights(c);
+        // Inputs that do not exist are never loaded, and stay zero.
+        Inputs<Row> inputs{};
+        if constexpr (c.ahead) load_inputs<Scalar, Row>(p, from, number < count ? exist : 0, inputs);
+        bring_weights();
+        if constexpr (c.ahead && sizeof(Scalar) == 4) {
+          Inputs<Row> next{};
 #pragma unroll 1
-        for (int32_t channel = number; channel < count; channel += splits) {
-          if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
-          const Values<Scalar, Row> values(inputs);
-          from += x_step;
-          if constexpr (c.ahead) {
-            load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
+          for (int32_t channel = number; channel < count; channel += 2 * splits) {
+            from += x_step;
+            load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, next);
+            multiply<Scalar, Row>(Values<Scalar, Row>(inputs), weights, sums);
+            if (channel + splits >= count) break;
+            weights += weights_step, from += x_step;
+            load_inputs<Scalar, Row>(p, from, channel + 2 * splits < count ? exist : 0, inputs);
+            multiply<Scalar, Row>(Values<Scalar, Row>(next), weights, sums);
+            weights += weights_step;
           }
-          multiply<Scalar, Row>(values, weights, sums);
-          weights += weights_step;
+        } else {
+#pragma unroll 1
+          for (int32_t channel = number; channel < count; channel += splits) {
+            if constexpr (!c.ahead) load_inputs<Scalar, Row>(p, from, exist, inputs);
+            const Values<Scalar, Row> values(inputs);
+            from += x_step;
+            if constexpr (c.ahead) {
+              load_inputs<Scalar, Row>(p, from, channel + splits < count ? exist : 0, inputs);
+            }
+            multiply<Scalar, Row>(values, weights, sums);
+            weights += weights_step;
+          }
         }
       }
     }
@@ -288,23 +432,24 @@ __global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_ker
   if (__syncthreads_or(again) == 0) return;
   // The threads of a position divide its outputs, and add the sums of each in the order of threads.
   static_assert(c.rows % together == 0);
-  float* const mine = shared + of.slot;
+  const int32_t number = device::opaque(thread) >> p.log_positions;
+  float* const mine = shared + (thread - (number << p.log_positions));
   const int32_t all = c.rows * c.sums << p.log_positions;
 #pragma unroll
   for (int r = 0; r < c.rows; ++r) {
 #pragma unroll
-    for (int m = 0; m < c.sums; ++m) mine[of.number * all + ((r * c.sums + m) << p.log_positions)] = sums[r][m];
+    for (int m = 0; m < c.sums; ++m) mine[number * all + ((r * c.sums + m) << p.log_positions)] = sums[r][m];
   }
   __syncthreads();
 #pragma unroll 1
-  for (int32_t i = of.number; i < c.rows * c.sums / together; i += splits) {
+  for (int32_t i = number; i < c.rows * c.sums / together; i += splits) {
     const int32_t row = i / c.sums * together, column = i % c.sums;
     float of_rows[together] = {};
 #pragma unroll 2
-    for (int32_t number = 0; number < splits; ++number) {
+    for (int32_t n = 0; n < splits; ++n) {
 #pragma unroll
       for (int r = 0; r < together; ++r) {
-        of_rows[r] += mine[number * all + (((row + r) * c.sums + column) << p.log_positions)];
+        of_rows[r] += mine[n * all + (((row + r) * c.sums + column) << p.log_positions)];
       }
     }
     write_outputs<Scalar>(p, of, row, column, of_rows, true);
