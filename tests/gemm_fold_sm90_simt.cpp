@@ -42,10 +42,15 @@ Problem images(DataType dtype, Precision precision) {
     if (p.out_h < 1 || p.out_w < 1 || p.useful_macs() > 6000000) continue;
     const bool last = pick(0, 1) == 0;
     p.x_strides = last || pick(0, 7) == 0 ? channels_last(p.x_sizes()) : dense(p.x_sizes());
-    p.w_strides = dense(p.w_sizes()), p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
+    p.w_strides = dense(p.w_sizes());
     // Images or channels of a larger tensor.
     if (pick(0, 3) == 0) p.x_strides[0] += (pick(0, 1) == 0 ? 8 : 1) * pick(1, 9);
+    if (last && pick(0, 2) > 0) {
+      p.out_channels = p.groups * pick(1, 8);
+      p.w_strides = channels_last(p.w_sizes());
+    }
     if (pick(0, 7) == 0) p.w_strides[0] += 8 * pick(1, 3);
+    p.y_strides = last ? channels_last(p.y_sizes()) : dense(p.y_sizes());
     if (pick(0, 7) == 0) p.y_strides[0] += pick(1, 9);
     p.has_bias = pick(0, 1) == 1;
     p.bias_stride = 1;
@@ -61,8 +66,8 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int copied = 0, in_place = 0, channels_last_in_place = 0, tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {},
-    fewer_boxes = 0, several_images = 0, widths[9] = {};
+int copied = 0, in_place = 0, channels_last_in_place = 0, channels_last_weights = 0, tiles_of_rows = 0,
+    tiles_of_columns = 0, begins_ahead[2] = {}, fewer_boxes = 0, several_images = 0, widths[9] = {};
 
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
@@ -102,6 +107,7 @@ bool run(int32_t row) {
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     params.last ? launch_row<Scalar, Strict, true>(plan, params) : launch_row<Scalar, Strict, false>(plan, params);
     ++(params.copies_x ? copied : params.last ? channels_last_in_place : in_place);
+    channels_last_weights += params.last_weights;
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
     fewer_boxes += params.boxes < boxes;
     begins_ahead[0] += params.rows_before > 0, begins_ahead[1] += params.columns_before > 0;
@@ -133,11 +139,13 @@ int main(int argc, char** argv) {
     }
   });
   std::printf(
-      "copied: %d, as it is: %d, channels_last as it is: %d, tiles of rows: %d, of columns: %d, ahead: %d, %d, fewer "
+      "copied: %d, as it is: %d, channels_last as it is: %d, its weights: %d, tiles of rows: %d, of columns: %d, "
+      "ahead: %d, %d, fewer "
       "boxes: %d, several images: "
       "%d; ",
-      convt::copied, convt::in_place, convt::channels_last_in_place, convt::tiles_of_rows, convt::tiles_of_columns,
-      convt::begins_ahead[0], convt::begins_ahead[1], convt::fewer_boxes, convt::several_images);
+      convt::copied, convt::in_place, convt::channels_last_in_place, convt::channels_last_weights, convt::tiles_of_rows,
+      convt::tiles_of_columns, convt::begins_ahead[0], convt::begins_ahead[1], convt::fewer_boxes,
+      convt::several_images);
   std::printf("vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[4],
               convt::widths[8]);
   return status;

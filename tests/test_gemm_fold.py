@@ -140,6 +140,20 @@ def test_x_is_copied_where_its_images_begin_anywhere():
     assert candidates(odd)["64x64"].plan.workspace_bytes == 2 * 32 * 64
 
 
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_channels_last_is_taken_as_it_is(precision):
+    for p, w_memory in (
+        (CYCLEGAN, torch.contiguous_format),
+        (WAV2LIP, torch.contiguous_format),
+        (PIX2PIX, torch.contiguous_format),
+        (PIX2PIX, torch.channels_last),
+    ):
+        found = candidates(p, precise(precision), memory=torch.channels_last, w_memory=w_memory)
+        fit = [c for c in found.values() if c.fits]
+        assert fit
+        assert {c.plan.workspace_bytes for c in fit} == {0}
+
+
 def test_refusals_say_why():
     refused = {
         "has fewer rows than a channel has taps": Problem(1, 16, 16, (8, 8), (14, 14), (2, 2)),
@@ -149,8 +163,14 @@ def test_refusals_say_why():
         assert {c.refusal for c in candidates(p).values()} == {reason}
     assert {c.refusal for c in candidates(POSE, torch.float64).values()} == {"has no float64"}
     assert {c.refusal for c in candidates(POSE, device="a100").values()} == {"needs sm_90"}
-    last = {c.refusal for c in candidates(POSE, memory=torch.channels_last).values()}
-    assert last == {"takes outputs of which columns are innermost"}
+    last = {"memory": torch.channels_last}
+    unaligned = Problem(1, 61, 4, (8, 8), (4, 4), (2, 2), (1, 1))
+    assert {c.refusal for c in candidates(unaligned, **last).values()} == {
+        "takes channels_last whose positions begin at multiples of 16 bytes"
+    }
+    assert {c.refusal for c in candidates(CYCLEGAN, **last).values()} == {
+        "has fewer rows than channels_last weights have outputs of a position"
+    }
     far = Problem(1, 16, 8, (64, 64), (3, 3), padding=(64, 64), dilation=(64, 64))
     assert not any(c.fits for c in candidates(far).values())
 
@@ -160,7 +180,13 @@ def test_refusals_say_why():
 
 def operands(p, dtype, rng):
     x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
-    if rng.random() < 0.3:
+    memory = rng.random()
+    if memory < 0.4:
+        x = x.contiguous(memory_format=torch.channels_last)
+        # Of many outputs, no tile has all.
+        if p.out_channels // p.groups * p.kernel[0] * p.kernel[1] <= 64:
+            w = w.contiguous(memory_format=torch.channels_last)
+    elif memory < 0.6:
         x = lay_out(x, "offset")
     return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
 

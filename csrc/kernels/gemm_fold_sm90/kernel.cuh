@@ -247,7 +247,7 @@ CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int3
                           static_cast<int64_t>(tile.group) * p.channels * p.x_channel_stride;
   const Scalar* const w = static_cast<const Scalar*>(p.w) +
                           static_cast<int64_t>(tile.group) * p.channels * p.w_in_stride +
-                          static_cast<int64_t>(tile.channel) * p.taps;
+                          static_cast<int64_t>(tile.channel) * p.w_out_stride;
 #pragma unroll 1
   for (int32_t first = slice * most_together; first < channels; first += p.slices * most_together) {
 #pragma unroll 1
@@ -261,7 +261,7 @@ CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int3
         const int64_t channel = tile.group * p.out_channels + tile.channel + c;
         load<1>(static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias);
       }
-      v = exact_output<Scalar, true>(p, x, w + c * p.taps, bias, row, column + e);
+      v = exact_output<Scalar, true>(p, x, w + c * p.w_out_stride, bias, row, column + e);
       store<1>(at, &v);
     }
   }

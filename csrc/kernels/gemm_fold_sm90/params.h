@@ -17,7 +17,7 @@ struct Params {
   void* y;
   const void* bias;  // null if there is none
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
-  int64_t w_in_stride, w_row_stride, w_column_stride;
+  int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
   int32_t chunks, tiles, boxes;           // boxes of positions, of a tile
   int32_t batch, channels, out_channels;  // channels of a group
@@ -33,8 +33,9 @@ struct Params {
   int32_t store_width;  // elements of y at once, of a row or, if x is channels_last, of a position
   bool copies_x;        // the kernel before this one does
   bool last;            // x is channels_last
+  bool last_weights;    // rows of the product are channels of a tap, not taps of a channel
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
-  Divisor by_units, by_pairs, by_rows, by_taps, by_kernel_columns;  // of a tile
+  Divisor by_units, by_pairs, by_rows, by_rows_of_w, by_kernel_columns;  // of a tile
   Divisor stride_h, stride_w;
   Axis<int32_t> h, w_axis;
 };
@@ -63,7 +64,9 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   launch.x_map = make_x_map(p, t, copies ? o.workspace : o.x, copies);
   launch.w_map = make_w_map(p, o.w);
   q.x = o.x, q.w = o.w;
-  q.w_in_stride = p.w_strides[0], q.w_row_stride = p.w_strides[2], q.w_column_stride = p.w_strides[3];
+  q.last_weights = has_last_weights(p);
+  q.w_in_stride = p.w_strides[0], q.w_out_stride = p.w_strides[1], q.w_row_stride = p.w_strides[2],
+  q.w_column_stride = p.w_strides[3];
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
   q.x_row_stride = p.x_strides[2], q.x_column_stride = p.x_strides[3];
   q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
@@ -88,7 +91,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.kernel_row_pitch = narrow(p.kernel_w * q.tap_pitch + (p.kernel_w > 1 ? kernel_row_gap : 0));
   q.slices = narrow(slices_of(t, config.tile_threads()));
   q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);
-  q.by_units = Divisor(units_of(t)), q.by_taps = Divisor(p.kernel_h * p.kernel_w);
+  q.by_units = Divisor(units_of(t)),
+  q.by_rows_of_w = Divisor(q.last_weights ? p.out_channels_per_group() : p.kernel_h * p.kernel_w);
   q.by_kernel_columns = Divisor(p.kernel_w), q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.h = make_axis<int32_t>(p.in_h, p.out_h, p.kernel_h, p.stride_h, p.padding_h, p.dilation_h);
   q.w_axis = make_axis<int32_t>(p.in_w, p.out_w, p.kernel_w, p.stride_w, p.padding_w, p.dilation_w);

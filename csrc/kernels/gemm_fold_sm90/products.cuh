@@ -47,16 +47,18 @@ struct Shared {
 };
 
 // Where a row of a tile is staged, which is channel by channel for each tap: bytes; negative if the row, of which
-// `skipped` come before the tile's channels, is none of theirs.
+// `skipped` come before the tile's channels, is none of theirs, or one of channels or taps that do not exist.
 template <int Row>
 CONVT_DEVICE int32_t staged_row(const Params& p, int32_t row, int32_t skipped) {
-  auto tap = static_cast<uint32_t>(larger(row - skipped, 0));
-  const auto channel = static_cast<int32_t>(p.by_taps.divide(tap));
+  auto rest = static_cast<uint32_t>(larger(row - skipped, 0));
+  const uint32_t whole = p.by_rows_of_w.divide(rest);
+  const auto channel = static_cast<int32_t>(p.last_weights ? rest : whole);
+  uint32_t tap = p.last_weights ? whole : rest;
+  const bool exists = row >= skipped && channel < p.tile_channels && static_cast<int32_t>(tap) < p.taps;
   const auto kernel_row = static_cast<int32_t>(p.by_kernel_columns.divide(tap));
-  return row < skipped || channel >= p.tile_channels
-             ? -1
-             : kernel_row * p.kernel_row_pitch + static_cast<int32_t>(tap) * p.tap_pitch +
-                   channel * 4 * configs[Row].columns;
+  return !exists ? -1
+                 : kernel_row * p.kernel_row_pitch + static_cast<int32_t>(tap) * p.tap_pitch +
+                       channel * 4 * configs[Row].columns;
 }
 
 // Sums of two columns of a row, to where a tile is staged.

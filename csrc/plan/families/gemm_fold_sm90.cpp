@@ -26,10 +26,9 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (checked_mul(p.batch, checked_mul(p.in_h + 8, p.in_w + 8)) >= limit) return "takes less than 2^30 positions";
   if (!family::is_last(p) && !dense(p.out_w, p.y_strides[3], 1)) return "takes outputs of which columns are innermost";
   const Strides& w = p.w_strides;
-  if (!dense(p.kernel_w, w[3], 1) || !dense(p.kernel_h, w[2], p.kernel_w) ||
-      !dense(p.out_channels_per_group(), w[1], taps)) {
-    return "takes weights in the layout of y";
-  }
+  const bool of_channels = dense(p.kernel_w, w[3], 1) && dense(p.kernel_h, w[2], p.kernel_w) &&
+                           dense(p.out_channels_per_group(), w[1], taps);
+  if (!of_channels && !family::has_last_weights(p)) return "takes weights that are contiguous, or channels_last";
   if (!p.w_aligned) return "takes weights that are aligned to 16 bytes";
   if (!family::make_w_map(p, nullptr).valid()) return "takes strides of weights that are multiples of 16 bytes";
   return "";
@@ -48,15 +47,22 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const bool strict = p.strict_float32();
   if (!family::compiled(config, strict, !copies && family::is_last(p)))
     return refused("has no registers for two parts of float32");
-  if (family::channels_of_tile(config, p) == 0) return refused("has fewer rows than a channel has taps");
+  if (family::channels_of_tile(config, p) == 0) {
+    return refused(family::has_last_weights(p) ? "has fewer rows than channels_last weights have outputs of a position"
+                                               : "has fewer rows than a channel has taps");
+  }
   const family::Tiling t = family::make_tiling(config, p, copies, cut);
   if (t.tiles == 0) return refused("takes kernels and dilations of which a tile has all inputs of some outputs");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
     return refused("needs more tiles than are numbered in 32 bits");
   if (config.cooperative && t.tiles > device.multiprocessors) return refused("has more tiles than multiprocessors");
   if (copies && !dense(p.out_w, p.y_strides[3], 1)) return refused("copies no x where columns of y are not innermost");
-  if (copies ? family::copied_bytes(p, t) > most_copied_bytes : !takes_x(p, t)) {
+  if (copies && family::copied_bytes(p, t) > most_copied_bytes) {
     return refused("takes x of at most 1 GiB where its images or channels begin anywhere");
+  }
+  if (!copies && !takes_x(p, t)) {
+    return refused(family::is_last(p) ? "takes channels_last whose positions begin at multiples of 16 bytes"
+                                      : "takes x of at most 1 GiB where its images or channels begin anywhere");
   }
   Candidate c = fitting(Algorithm::gemm_fold_sm90, config.name, row);
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
