@@ -43,6 +43,10 @@ inline constexpr int64_t multiprocessor_bytes = 228 << 10;  // of shared memory:
 inline constexpr int64_t reserved_bytes = 1 << 10;          // of a block, by the system
 inline constexpr int32_t sector_words = 8;                  // what memory is read by
 
+// Blocks of a multiprocessor, at least. Vectors of inputs that pass to shared memory take registers beside the sums.
+constexpr int32_t resident_blocks(const Config& c, bool pixels) {
+  return pixels && c.rows * c.sums >= 16 && c.blocks > 2 ? 2 : c.blocks;
+}
 constexpr int32_t input_rows(const Config& c) { return c.rows + c.window_rows - 1; }  // of a thread
 // Outputs below each other that a thread adds and writes at a time, where threads divide the channels.
 constexpr int32_t together(const Config& c) { return c.rows * c.sums >= 32 ? 4 : c.rows * c.sums >= 16 ? 2 : 1; }

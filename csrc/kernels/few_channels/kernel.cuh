@@ -166,6 +166,47 @@ CONVT_DEVICE void copy_stage(const Params& p, const Scalar* from, int32_t words,
   }
 }
 
+// The same, `Vector` words of a pixel at a time, through registers: copies of 4 bytes take a warp 13 clocks each, those
+// of the copies that need none. (`log_lanes` counts vectors.)
+template <class Scalar, int Row, int Vector>
+CONVT_DEVICE void copy_vectors(const Params& p, const Scalar* from, int32_t words, const Pixel* pixels,
+                               device::SharedAddress to) {
+  // Of several rows, as many as there are registers for.
+  constexpr int rows = input_rows(configs[Row]), most = resident_blocks(configs[Row], true) > 2 ? 4 : 8,
+                turns = ceil_div(rows, most), at_once = ceil_div(rows, turns), word_channels = 4 / sizeof(Scalar);
+  const auto thread = static_cast<int32_t>(threadIdx.x), lanes = int32_t{1} << p.log_lanes;
+#pragma unroll 1
+  for (int32_t word = (thread & (lanes - 1)) * Vector; word < words; word += lanes * Vector) {
+#pragma unroll 1
+    for (int32_t i = thread >> p.log_lanes; i < p.staged_columns; i += threads >> p.log_lanes) {
+      const Pixel pixel = pixels[i];
+      const Scalar* input = from + pixel.offset + word * word_channels;
+      const device::SharedAddress first =
+          to + static_cast<uint32_t>(word * p.word_stride + i * staged_rows(configs[Row])) * sizeof(uint32_t);
+      // More turns would all be loaded before the first one is stored.
+#pragma unroll(turns > 2 && most == 8 ? 1 : turns)
+      for (int begin = 0; begin < rows; begin += at_once) {
+        uint32_t v[at_once][Vector];
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) {
+          load_if<4 * Vector>(begin + k < rows && (pixel.exist >> (begin + k) & 1) != 0, input, v[k]);
+          input += p.x_row_step;
+        }
+#pragma unroll
+        for (int q = 0; q < Vector; ++q) {
+          const device::SharedAddress of_word =
+              first + static_cast<uint32_t>(q * p.word_stride + begin) * sizeof(uint32_t);
+#pragma unroll
+          for (int k = 0; k < at_once; ++k) {
+            if (begin + k >= rows) continue;
+            device::store_shared_4(of_word + static_cast<uint32_t>(k * sizeof(uint32_t)), __uint_as_float(v[k][q]));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Which of them is the first one of a position's window: a row of positions that begins in front of it has those of its
 // own first window more.
 template <int Row>
@@ -291,9 +332,17 @@ CONVT_DEVICE void add_pixels(const Params& p, const Part& part, int64_t first, i
   for (int32_t done = 0; done < words; done += p.stage_words) {
 #pragma unroll 1
     for (; copied < smaller(words, done + p.stages * p.stage_words); copied += p.stage_words) {
-      copy_stage<Scalar, Row>(p, static_cast<const Scalar*>(p.x) + first + copied * word_channels,
-                              smaller(p.stage_words, words - copied), pixels,
-                              device::dynamic_shared_address() + static_cast<uint32_t>(copy_at) * sizeof(uint32_t));
+      const Scalar* const from = static_cast<const Scalar*>(p.x) + first + copied * word_channels;
+      const int32_t of_stage = smaller(p.stage_words, words - copied);
+      const device::SharedAddress to =
+          device::dynamic_shared_address() + static_cast<uint32_t>(copy_at) * sizeof(uint32_t);
+      if (p.vector == 4) {
+        copy_vectors<Scalar, Row, 4>(p, from, of_stage, pixels, to);
+      } else if (p.vector == 2) {
+        copy_vectors<Scalar, Row, 2>(p, from, of_stage, pixels, to);
+      } else {
+        copy_stage<Scalar, Row>(p, from, of_stage, pixels, to);
+      }
       device::cp_async_commit();
       copy_at = 2 * inputs_at + other - copy_at;
     }
@@ -327,7 +376,8 @@ CONVT_DEVICE void add_pixels(const Params& p, const Part& part, int64_t first, i
 
 // `Pixels`: whether inputs pass through shared memory (see has_pixels).
 template <class Scalar, int Row, bool Pixels>
-__global__ void __launch_bounds__(threads, configs[Row].blocks) few_channels_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(threads, resident_blocks(configs[Row], Pixels))
+    few_channels_kernel(const __grid_constant__ Params p) {
   constexpr Config c = configs[Row];
   constexpr int together = few_channels::together(c);
   auto* const shared = reinterpret_cast<float*>(device::dynamic_shared_memory());

@@ -50,6 +50,7 @@ struct Staging {
   int64_t word_stride;    // from a word of all inputs to the next
   int64_t lanes;          // which copy neighbouring words of an input
   int64_t words, stages;  // of a stage; stages in shared memory: the next one is on its way while one is multiplied
+  int64_t vector;         // words of a pixel that are read at a time
   int64_t bytes;
 };
 
@@ -62,6 +63,18 @@ struct alignas(16) Pixel {
 
 // An odd number: lanes whose inputs are neighbours read from different banks.
 constexpr int32_t staged_rows(const Config& c) { return input_rows(c) | 1; }
+
+// Words of a pixel that can be read at a time, of so many that are wanted: 4, 2 or 1.
+inline int64_t widest_read(const Problem& p, int64_t words) {
+  int64_t vector = p.x_aligned ? 4 : 1;
+  const int64_t channels = word_channels(p), all = p.in_channels_per_group() / channels;
+  const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % (vector * channels) == 0; };
+  while (vector > 1 && !(words % vector == 0 && all % vector == 0 && fits(p.batch, p.x_strides[0]) &&
+                         fits(p.in_h, p.x_strides[2]) && fits(p.in_w, p.x_strides[3]))) {
+    vector /= 2;
+  }
+  return vector;
+}
 
 // Whole sectors of memory, and one for each of the threads that share a position.
 constexpr int64_t least_words(int64_t splits) { return std::max<int64_t>(sector_words, splits); }
@@ -128,8 +141,10 @@ inline Division divide(const Problem& p, const Image& image, const Config& c, in
       d.channels = round_up(ceil_div(channels, ceil_div(channels, most)), unit);
     }
     // As many blocks of a multiprocessor as registers allow.
-    const int64_t bytes = multiprocessor_bytes / c.blocks - reserved_bytes - d.channels * channel_bytes;
+    const int64_t bytes =
+        multiprocessor_bytes / resident_blocks(c, pixels) - reserved_bytes - d.channels * channel_bytes;
     d.staging = stage(c, d.channels / of_word, splits, d.positions, d.w.count, bytes);
+    d.staging.vector = std::min(widest_read(p, d.channels / of_word), widest_read(p, d.staging.words));
   }
   d.all_positions = checked_mul(checked_mul(p.batch, d.row_blocks), d.w.count);
   d.blocks = checked_mul(checked_mul(p.groups, d.sum_blocks), ceil_div<int64_t>(d.all_positions, d.positions));
@@ -144,8 +159,8 @@ struct Params : StridedParams {
   int32_t log_positions, all_positions;
   int32_t channels_at_once, windows, channel_weights;
   int32_t sums;
-  int32_t all_rows;                                                     // of positions
-  int32_t stage_words, stages, staged_columns, word_stride, log_lanes;  // as in Staging
+  int32_t all_rows;                                                             // of positions
+  int32_t stage_words, stages, staged_columns, word_stride, log_lanes, vector;  // as in Staging
   Divisor sum_blocks, position_blocks, columns, row_blocks, distance;
   Divisor fill, window_columns, stride_h, stride_w, dilation_h, dilation_w;
   Divisor input_columns;  // that a row of positions has, those of the first one's window too
@@ -178,7 +193,8 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.all_rows = static_cast<int32_t>(d.all_positions / d.w.count);
   q.stage_words = static_cast<int32_t>(s.words), q.stages = static_cast<int32_t>(s.stages);
   q.staged_columns = static_cast<int32_t>(s.columns), q.word_stride = static_cast<int32_t>(s.word_stride);
-  while ((int64_t{1} << q.log_lanes) < s.lanes) ++q.log_lanes;
+  q.vector = static_cast<int32_t>(s.vector);
+  while ((s.vector << q.log_lanes) < s.lanes) ++q.log_lanes;
   q.input_columns = Divisor(d.w.count + c.window_columns - 1);
   return q;
 }

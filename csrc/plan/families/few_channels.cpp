@@ -66,14 +66,17 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, con
   const double vectors = channels * number(few_channels::window_weights(config)) / 4;
   const double products = channels * number(sums * (taps + (half ? 0 : 1)));
   // What a thread copies to shared memory for each word that it multiplies: not fitted yet, as all of `pixels`.
+  const bool in_vectors = d.staging.vector > 1;
+  const double copying = in_vectors ? 1.5 + 1 / number(d.staging.vector) : 4;
   const double copied = pixels ? number(d.staging.columns) / number(d.positions) : 0;
   const double of_window = products + vectors +
-                           (pixels ? loads * (half ? 3 : 1) + copied * (4 * number(rows) + 16) + 8
+                           (pixels ? loads * (half ? 3 : 1) + copied * (copying * number(rows) + 16) + 8
                                    : loads * (half ? 5.3 : 3.7) + 2 * number(rows) + 28);
   // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path,
   // and lanes of a warp that share outputs read at several places.
   const double places = 1 + 0.21 * (std::max(1.0, splits / 8.0) - 1);
-  const double path = places * ((pixels ? 1 : 2.5) * loads + 0.5 * vectors) + copied * 2 * number(rows);
+  const double path =
+      places * ((pixels ? 1 : 2.5) * loads + 0.5 * vectors) + copied * (in_vectors ? 2 : 13) * number(rows);
   const double clocks = std::max(of_window / 4, path) / 1.2;
   const double windows = number(d.window_rows * d.window_columns);
   const double turns = windows * number(ceil_div<int64_t>(words, splits));
@@ -84,17 +87,17 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, con
                                      : number(sums) + std::ceil(number(sums / together) / splits) *
                                                           (40 + number(together) * (1.3 * splits + 6));
   const double once = 160 + 8 * weights + 100 * windows + 1.97 * outputs;
-  const int64_t resident =
-      std::clamp<int64_t>((device.shared_memory_per_block + 1024) / (d.shared_bytes + 1024), 1, config.blocks);
+  const int64_t resident = std::clamp<int64_t>((device.shared_memory_per_block + 1024) / (d.shared_bytes + 1024), 1,
+                                               few_channels::resident_blocks(config, pixels));
   // A stage's inputs come once for all words of it that a thread multiplies, and from the second stage on while the one
   // before is multiplied, if there is room for two.
   constexpr double latency = 1000, shared_latency = 40;
   const auto of_stage = [&](double alone) {
     const double each = latency / std::ceil(number(d.staging.words) / splits);
-    return shared_latency + (d.staging.stages == 1 ? each : std::max(0.0, each - alone));
+    return shared_latency + (d.staging.stages == 1 || in_vectors ? each : std::max(0.0, each - alone));
   };
   const double pieces = number(ceil_div<int64_t>(p.in_channels_per_group(), d.channels));
-  const double first_stages = pixels && d.staging.stages > 1 ? latency * windows * pieces : 0;
+  const double first_stages = pixels && d.staging.stages > 1 && !in_vectors ? latency * windows * pieces : 0;
   // Of `blocks` at a time on a multiprocessor: a warp waits for its loads, for which those ahead leave less time.
   const auto wave = [&](int64_t blocks) {
     const double warps = number(blocks * few_channels::threads / 32), alone = 2.1 * of_window;
