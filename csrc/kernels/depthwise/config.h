@@ -109,6 +109,14 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
+// Of form last: whether they are tiles of the same kernels, and vectors of the same widths.
+constexpr bool same_shape(const Config& a, const Config& b) {
+  const auto same = [](const AxisConfig& c, const AxisConfig& d) {
+    return c.kernel == d.kernel && c.stride == d.stride && c.padding == d.padding;
+  };
+  return same(a.h, b.h) && same(a.w, b.w) && (a.wide.bytes == 4) == (b.wide.bytes == 4);
+}
+
 inline constexpr int32_t block = 256;  // threads
 
 // Output o = q * stride + r of an axis reads inputs q + top(r) - j by taps phase(r) + j * stride, for j = 0 ...

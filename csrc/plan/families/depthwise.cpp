@@ -1,4 +1,5 @@
 // One input channel a group, or few of them and one output channel. See csrc/kernels/depthwise.
+#include <algorithm>
 #include "../../kernels/depthwise/blocking.h"
 #include "family.h"
 
@@ -347,13 +348,17 @@ double estimate(const Config& config, const Problem& p, const DeviceInfo& device
   if (!config.exact()) return any_seconds(config, p, device);
   const double copy = static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
   // At the rate of a copy: no other family is faster. Form rows issues fewer instructions for the same shape. Of form
-  // last, small tiles are better where not every multiprocessor has a block of large ones.
+  // last, small tiles are better where not every multiprocessor has a block of large ones, and only there.
   double seconds = launch_seconds + copy * (config.form == Form::rows ? 0.98 : 1);
-  if (config.small) {
-    seconds *= 1.1;
-  } else if (config.form == Form::last) {
-    const depthwise::Blocking b = depthwise::last_blocking(config, p);
-    if (b.groups * b.chunks < device.multiprocessors) seconds *= 1.2;
+  if (config.form == Form::last) {
+    const auto* const other =
+        std::find_if(std::begin(depthwise::configs), std::end(depthwise::configs), [&](const Config& c) {
+          return c.form == Form::last && c.small != config.small && depthwise::same_shape(c, config);
+        });
+    if (other != std::end(depthwise::configs)) {
+      const depthwise::Blocking b = depthwise::last_blocking(config.small ? *other : config, p);
+      if ((b.groups * b.chunks < device.multiprocessors) != config.small) seconds *= 1.4;
+    }
   }
   return seconds;
 }
