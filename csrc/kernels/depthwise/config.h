@@ -36,7 +36,7 @@ struct Config {
   // table, so that none is converted for each tile.
   struct Positions {
     int32_t rows, columns, bytes, resident;
-    bool floats;
+    bool floats = false;
   } wide = {}, narrow = {};
   int32_t channels = 0;  // form one_tap: of the output, at most
   bool small = false;    // form last: for problems whose larger tiles leave multiprocessors without work
