@@ -42,6 +42,7 @@ inline constexpr int64_t most_weight_bytes_beside_inputs = 16 << 10;
 inline constexpr int64_t multiprocessor_bytes = 228 << 10;  // of shared memory: that of sm_90, of which inputs take all
 inline constexpr int64_t reserved_bytes = 1 << 10;          // of a block, by the system
 inline constexpr int32_t sector_words = 8;                  // what memory is read by
+inline constexpr int32_t line_words = 32;                   // what it is cached by
 
 // Blocks of a multiprocessor, at least. Vectors of inputs that pass to shared memory take registers beside the sums.
 constexpr int32_t resident_blocks(const Config& c, bool pixels) {

@@ -166,8 +166,7 @@ CONVT_DEVICE void copy_stage(const Params& p, const Scalar* from, int32_t words,
   }
 }
 
-// The same, `Vector` words of a pixel at a time, through registers: copies of 4 bytes take a warp 13 clocks each, those
-// of the copies that need none. (`log_lanes` counts vectors.)
+// The same, `Vector` words of a pixel at a time, through registers. (`log_lanes` counts vectors.)
 template <class Scalar, int Row, int Vector>
 CONVT_DEVICE void copy_vectors(const Params& p, const Scalar* from, int32_t words, const Pixel* pixels,
                                device::SharedAddress to) {

@@ -85,15 +85,20 @@ inline Staging stage(const Config& c, int64_t words, int64_t splits, int64_t pos
                      int64_t bytes) {
   Staging s{};
   s.columns = positions + (c.window_columns - 1) * (ceil_div<int64_t>(positions - 1, row_positions) + 1);
-  const int64_t least = std::min(words, least_words(splits));
-  s.lanes = 1;
-  while (2 * s.lanes <= least) s.lanes *= 2;
-  // Lanes that copy words of an input write to banks which those of its neighbours leave free.
-  const int64_t apart = 32 / s.lanes;
-  s.word_stride = round_up(s.columns * staged_rows(c) - apart, 2 * apart) + apart;
-  const int64_t word_bytes = s.word_stride * static_cast<int64_t>(sizeof(uint32_t)),
-                pixel_bytes = s.columns * static_cast<int64_t>(sizeof(Pixel)),
-                fit = (bytes - pixel_bytes) / word_bytes / least;
+  const int64_t pixel_bytes = s.columns * static_cast<int64_t>(sizeof(Pixel));
+  int64_t least = 0, word_bytes = 0, fit = 0;
+  // Whole lines of memory if there is room, which would have left the second level of cache when the next sector of
+  // them is asked for.
+  for (int64_t at_once = line_words; at_once >= sector_words && fit == 0; at_once /= 2) {
+    least = std::min(words, std::max(at_once, splits));
+    s.lanes = 1;
+    while (2 * s.lanes <= least) s.lanes *= 2;
+    // Lanes that copy words of an input write to banks which those of its neighbours leave free.
+    const int64_t apart = 32 / s.lanes;
+    s.word_stride = round_up(s.columns * staged_rows(c) - apart, 2 * apart) + apart;
+    word_bytes = s.word_stride * static_cast<int64_t>(sizeof(uint32_t));
+    fit = std::max<int64_t>(bytes - pixel_bytes, 0) / word_bytes / least;
+  }
   s.stages = words > least && fit >= 2 ? 2 : 1;
   // As many in each turn.
   const int64_t pieces = ceil_div<int64_t>(words, least), most = std::max<int64_t>(fit / s.stages, 1);
@@ -144,7 +149,9 @@ inline Division divide(const Problem& p, const Image& image, const Config& c, in
     const int64_t bytes =
         multiprocessor_bytes / resident_blocks(c, pixels) - reserved_bytes - d.channels * channel_bytes;
     d.staging = stage(c, d.channels / of_word, splits, d.positions, d.w.count, bytes);
-    d.staging.vector = std::min(widest_read(p, d.channels / of_word), widest_read(p, d.staging.words));
+    // Without a stage that is multiplied meanwhile, they are there sooner through registers.
+    d.staging.vector =
+        d.staging.stages == 1 ? std::min(widest_read(p, d.channels / of_word), widest_read(p, d.staging.words)) : 1;
   }
   d.all_positions = checked_mul(checked_mul(p.batch, d.row_blocks), d.w.count);
   d.blocks = checked_mul(checked_mul(p.groups, d.sum_blocks), ceil_div<int64_t>(d.all_positions, d.positions));

@@ -75,8 +75,7 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, con
   // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path,
   // and lanes of a warp that share outputs read at several places.
   const double places = 1 + 0.21 * (std::max(1.0, splits / 8.0) - 1);
-  const double path =
-      places * ((pixels ? 1 : 2.5) * loads + 0.5 * vectors) + copied * (in_vectors ? 2 : 13) * number(rows);
+  const double path = places * ((pixels ? 1 : 2.5) * loads + 0.5 * vectors) + copied * 2 * number(rows);
   const double clocks = std::max(of_window / 4, path) / 1.2;
   const double windows = number(d.window_rows * d.window_columns);
   const double turns = windows * number(ceil_div<int64_t>(words, splits));
