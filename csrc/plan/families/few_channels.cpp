@@ -33,6 +33,104 @@ std::string few_channels_refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
+// What all models count of a problem that a configuration divides so. Numbers of instructions are a warp's; all factors
+// are fitted to measurements on an H200: 3000 of inputs as they are in memory, 1900 of pixels.
+struct Counts {
+  double windows, turns;     // of the configuration; and of words of channels that a thread takes
+  double products, vectors;  // of a turn: with their addition to the sums; 16 bytes of weights
+  double loads;              // of a turn, each for conversions too
+  double weights;            // that a thread brings, four on their way at a time
+  double once;               // of a thread: its weights and outputs
+  int64_t resident;          // blocks of a multiprocessor
+};
+
+Counts counts_of(const Problem& p, const DeviceInfo& device, const few_channels::Config& config,
+                 const few_channels::Division& d, int32_t splits) {
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const int64_t channels = few_channels::word_channels(p), sums = config.rows * config.sums;
+  const bool half = element_size(p.dtype) == 2;
+  Counts c{};
+  c.windows = number(d.window_rows * d.window_columns);
+  c.turns = c.windows * number(ceil_div<int64_t>(p.in_channels_per_group() / channels, splits));
+  c.products = number(channels * sums * (few_channels::taps(config) + (half ? 0 : 1)));
+  c.vectors = number(channels) * number(few_channels::window_weights(config)) / 4;
+  c.loads = number(few_channels::input_rows(config) * config.window_columns);
+  c.weights = number(p.in_channels_per_group() * d.channel_weights) / few_channels::threads;
+  const int64_t together = few_channels::together(config);
+  const double outputs = splits == 1 ? 6 * number(sums) + 30 * number(config.sums)
+                                     : number(sums) + std::ceil(number(sums / together) / splits) *
+                                                          (40 + number(together) * (1.3 * splits + 6));
+  c.once = 160 + 8 * c.weights + 100 * c.windows + 1.97 * outputs;
+  c.resident = std::clamp<int64_t>((device.shared_memory_per_block + 1024) / (d.shared_bytes + 1024), 1,
+                                   few_channels::resident_blocks(config, few_channels::has_pixels(p)));
+  return c;
+}
+
+// Seconds of all blocks, of which `wave(n)` are the clocks of n on a multiprocessor.
+template <class Wave>
+double busy_seconds(const DeviceInfo& device, const few_channels::Division& d, int64_t resident, const Wave& wave) {
+  constexpr double clock = 1.755e9;
+  const int64_t at_once = device.multiprocessors * resident, rest = d.blocks % at_once;
+  return (static_cast<double>(d.blocks / at_once) * wave(resident) +
+          (rest > 0 ? wave(ceil_div<int64_t>(rest, device.multiprocessors)) : 0)) /
+         clock;
+}
+
+constexpr int32_t block_warps = few_channels::threads / 32;
+
+// Lanes that share outputs read at several places in shared memory.
+double places_of(int32_t splits) { return 1 + 0.21 * (std::max(1.0, splits / 8.0) - 1); }
+
+double seconds_as_it_is(const Problem& p, const DeviceInfo& device, const few_channels::Config& config,
+                        const few_channels::Division& d, int32_t splits) {
+  const Counts c = counts_of(p, device, config, d, splits);
+  const bool half = element_size(p.dtype) == 2;
+  const double of_turn = c.products + c.vectors + c.loads * (half ? 5.3 : 3.7) +
+                         2 * static_cast<double>(few_channels::input_rows(config)) + 28;
+  // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path.
+  const double clocks = std::max(of_turn / 4, places_of(splits) * (2.5 * c.loads + 0.5 * c.vectors)) / 1.2;
+  // A warp waits for its loads, for which those ahead leave less time.
+  const double alone = 2.1 * of_turn, wait = config.ahead ? std::max(0.0, 550 - alone / 2) : 550;
+  const double busy = busy_seconds(device, d, c.resident, [&](int64_t blocks) {
+    const auto warps = static_cast<double>(blocks * block_warps);
+    return c.turns * std::max(warps * clocks, alone + wait) + std::max(warps * c.once / 4 / 0.63, 3 * c.once) +
+           685 * std::ceil(c.weights / 4);
+  });
+  return launch_seconds + 2.8e-6 + busy + 0.75 * static_cast<double>(p.compulsory_bytes()) / device.bandwidth;
+}
+
+double seconds_of_pixels(const Problem& p, const DeviceInfo& device, const few_channels::Config& config,
+                         const few_channels::Division& d, int32_t splits) {
+  const Counts c = counts_of(p, device, config, d, splits);
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const few_channels::Staging& stage = d.staging;
+  const auto bytes = number(element_size(p.dtype)), word_channels = number(few_channels::word_channels(p));
+  const double words = number(p.in_channels_per_group()) / word_channels;
+  // Of a thread: words that it copies to shared memory, and stages that it waits for.
+  const double copies =
+      c.windows * words * number(stage.columns * few_channels::input_rows(config)) / few_channels::threads;
+  const double at_once = number(d.channels) / word_channels;
+  const double stages =
+      c.windows * std::ceil(words / at_once) * std::ceil(std::min(words, at_once) / number(stage.words));
+  const double instructions =
+      c.turns * (c.products + c.vectors + c.loads * (bytes == 2 ? 3 : 1) + 8) + 19.4 * copies + c.once;
+  const double path = places_of(splits) * c.turns * (1.63 * c.loads + 0.5 * c.vectors) + 4 * copies;
+  const double clocks = std::max({block_warps * instructions / 4 / 1.17, block_warps * path, 18 * copies});
+  const double waits = stages * (stage.stages > 1 ? 510 : 1030) + 806 * std::ceil(c.weights / 4);
+  const double busy = busy_seconds(device, d, c.resident, [&](int64_t blocks) {
+    return std::max(number(blocks) * clocks, 2.1 * instructions) + waits;
+  });
+  // Of lines of memory that are read in several stages, sectors come anew; those of which threads write parts, in
+  // parts.
+  const double again =
+      1.01 * std::max(0.0, 1 - number(stage.words) / std::min<double>(few_channels::line_words, words));
+  const double sector = 4 * few_channels::sector_words;
+  const double written = std::min(sector, number(std::abs(p.y_strides[3]) * p.stride_w) * bytes) - bytes;
+  const double moved =
+      0.81 * (1 + again) * number(p.compulsory_bytes()) + 1.22 * std::max(0.0, written) * number(p.y_elements());
+  return launch_seconds + 3e-6 + busy + moved / device.bandwidth;
+}
+
 // A configuration of which `splits` threads of a block share a position: its plan and time, or why not.
 Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, const few_channels::Image& image,
                                  int32_t row, int32_t splits) {
@@ -52,63 +150,8 @@ Candidate few_channels_candidate(const Problem& p, const DeviceInfo& device, con
   c.plan.block = few_channels::threads;
   c.plan.shared_bytes = d.shared_bytes;
   c.plan.cut = {splits};
-
-  const auto number = [](auto n) { return static_cast<double>(n); };
-  const bool half = element_size(p.dtype) == 2;
-  const int64_t words = p.in_channels_per_group() / few_channels::word_channels(p);
-  const int64_t taps = few_channels::taps(config), sums = config.rows * config.sums;
-  const int64_t rows = few_channels::input_rows(config);
-  // Instructions of a warp for a channel, or a word of them, and a window: products and their addition to the sums,
-  // loads, conversions, addresses of rows, weights. All factors are fitted to 3000 measurements on an H200.
-  const bool pixels = few_channels::has_pixels(p);
-  const double channels = number(few_channels::word_channels(p));
-  const double loads = number(rows * config.window_columns);
-  const double vectors = channels * number(few_channels::window_weights(config)) / 4;
-  const double products = channels * number(sums * (taps + (half ? 0 : 1)));
-  // What a thread copies to shared memory for each word that it multiplies: not fitted yet, as all of `pixels`.
-  const bool in_vectors = d.staging.vector > 1;
-  const double copying = in_vectors ? 1.5 + 1 / number(d.staging.vector) : 4;
-  const double copied = pixels ? number(d.staging.columns) / number(d.positions) : 0;
-  const double of_window = products + vectors +
-                           (pixels ? loads * (half ? 3 : 1) + copied * (copying * number(rows) + 16) + 8
-                                   : loads * (half ? 5.3 : 3.7) + 2 * number(rows) + 28);
-  // Clocks of a multiprocessor, which issues four instructions in each. Loads and vectors for all lanes have one path,
-  // and lanes of a warp that share outputs read at several places.
-  const double places = 1 + 0.21 * (std::max(1.0, splits / 8.0) - 1);
-  const double path = places * ((pixels ? 1 : 2.5) * loads + 0.5 * vectors) + copied * 2 * number(rows);
-  const double clocks = std::max(of_window / 4, path) / 1.2;
-  const double windows = number(d.window_rows * d.window_columns);
-  const double turns = windows * number(ceil_div<int64_t>(words, splits));
-  // Weights, four of a thread on their way at a time.
-  const double weights = number(p.in_channels_per_group() * d.channel_weights) / few_channels::threads;
-  const int64_t together = few_channels::together(config);
-  const double outputs = splits == 1 ? 6 * number(sums) + 30 * number(config.sums)
-                                     : number(sums) + std::ceil(number(sums / together) / splits) *
-                                                          (40 + number(together) * (1.3 * splits + 6));
-  const double once = 160 + 8 * weights + 100 * windows + 1.97 * outputs;
-  const int64_t resident = std::clamp<int64_t>((device.shared_memory_per_block + 1024) / (d.shared_bytes + 1024), 1,
-                                               few_channels::resident_blocks(config, pixels));
-  // A stage's inputs come once for all words of it that a thread multiplies, and from the second stage on while the one
-  // before is multiplied, if there is room for two.
-  constexpr double latency = 1000, shared_latency = 40;
-  const auto of_stage = [&](double alone) {
-    const double each = latency / std::ceil(number(d.staging.words) / splits);
-    return shared_latency + (d.staging.stages == 1 || in_vectors ? each : std::max(0.0, each - alone));
-  };
-  const double pieces = number(ceil_div<int64_t>(p.in_channels_per_group(), d.channels));
-  const double first_stages = pixels && d.staging.stages > 1 && !in_vectors ? latency * windows * pieces : 0;
-  // Of `blocks` at a time on a multiprocessor: a warp waits for its loads, for which those ahead leave less time.
-  const auto wave = [&](int64_t blocks) {
-    const double warps = number(blocks * few_channels::threads / 32), alone = 2.1 * of_window;
-    const double wait = pixels ? of_stage(alone) : config.ahead ? std::max(0.0, 550 - alone / 2) : 550;
-    return turns * std::max(warps * clocks, alone + wait) + std::max(warps * once / 4 / 0.63, 3 * once) +
-           685 * std::ceil(weights / 4) + first_stages;
-  };
-  const int64_t at_once = device.multiprocessors * resident, rest = d.blocks % at_once;
-  const double busy = number(d.blocks / at_once) * wave(resident) +
-                      (rest > 0 ? wave(ceil_div<int64_t>(rest, device.multiprocessors)) : 0);
-  constexpr double clock = 1.755e9;
-  c.estimated_seconds = launch_seconds + 2.8e-6 + busy / clock + 0.75 * number(p.compulsory_bytes()) / device.bandwidth;
+  c.estimated_seconds = few_channels::has_pixels(p) ? seconds_of_pixels(p, device, config, d, splits)
+                                                    : seconds_as_it_is(p, device, config, d, splits);
   return c;
 }
 
