@@ -26,11 +26,11 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"1x1_n4_r8", 1, 1, 4, 8, 3, true}, {"1x1_n16_r4", 1, 1, 16, 4, 2, true},  {"1x3_n4_r8", 1, 3, 4, 8, 2, true},
-    {"2x2_n4_r8", 2, 2, 4, 8, 2, true}, {"2x2_n12_r4", 2, 2, 12, 4, 2, true},  {"3x2_n2_r4", 3, 2, 2, 4, 3, true},
-    {"3x2_n2_r8", 3, 2, 2, 8, 2, true}, {"3x3_n1_r8", 3, 3, 1, 8, 2, true},    {"3x3_n4_r4", 3, 3, 4, 4, 2, true},
-    {"3x3_n4_r8", 3, 3, 4, 8, 2, true}, {"3x3_n12_r4", 3, 3, 12, 4, 2, false}, {"4x4_n4_r4", 4, 4, 4, 4, 2, true},
-    {"7x1_n1_r8", 7, 1, 1, 8, 3, true}, {"7x1_n1_r16", 7, 1, 1, 16, 3, false},
+    {"1x1_n4_r8", 1, 1, 4, 8, 3, true},   {"1x1_n16_r4", 1, 1, 16, 4, 2, true}, {"1x3_n4_r8", 1, 3, 4, 8, 2, true},
+    {"1x3_n16_r4", 1, 3, 16, 4, 2, true}, {"2x2_n4_r8", 2, 2, 4, 8, 2, true},   {"2x2_n12_r4", 2, 2, 12, 4, 2, true},
+    {"3x2_n2_r4", 3, 2, 2, 4, 3, true},   {"3x2_n2_r8", 3, 2, 2, 8, 2, true},   {"3x3_n1_r8", 3, 3, 1, 8, 2, true},
+    {"3x3_n4_r4", 3, 3, 4, 4, 2, true},   {"3x3_n4_r8", 3, 3, 4, 8, 2, true},   {"3x3_n12_r4", 3, 3, 12, 4, 2, false},
+    {"4x4_n4_r4", 4, 4, 4, 4, 2, true},   {"7x1_n1_r8", 7, 1, 1, 8, 3, true},   {"7x1_n1_r16", 7, 1, 1, 16, 3, false},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
@@ -51,6 +51,8 @@ constexpr int32_t resident_blocks(const Config& c, bool pixels) {
 constexpr int32_t input_rows(const Config& c) { return c.rows + c.window_rows - 1; }  // of a thread
 // Outputs below each other that a thread adds and writes at a time, where threads divide the channels.
 constexpr int32_t together(const Config& c) { return c.rows * c.sums >= 32 ? 4 : c.rows * c.sums >= 16 ? 2 : 1; }
+// Outputs of a position that are written at once, if their channels lie together.
+constexpr int32_t written_channels(const Config& c) { return c.sums % 4 == 0 ? 4 : 1; }
 constexpr int32_t taps(const Config& c) { return c.window_rows * c.window_columns; }
 // Of an input channel's window: the weights of each sum follow those of the one before, whole vectors of 16 bytes in
 // all.

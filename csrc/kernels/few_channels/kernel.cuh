@@ -38,20 +38,23 @@ CONVT_DEVICE Part part_of(const Params& p, int32_t block, int32_t thread) {
   return q;
 }
 
-// Which output channel and phases a sum of a cell is of: phases of columns are innermost.
+// Which output channel and phases a sum of a cell is of: phases of columns are innermost, or channels.
 struct Sum {
   uint32_t channel, row_phase, column_phase;
 };
 
+template <bool Pixels>
 CONVT_DEVICE Sum sum_of(const Params& p, uint32_t number) {
-  uint32_t column_phase = number;
+  const bool innermost = Pixels && p.channels_innermost;
+  uint32_t channel = number;
+  uint32_t column_phase = innermost ? p.by_channels.divide(channel) : number;
   uint32_t row_phase = p.stride_w.divide(column_phase);
-  const uint32_t channel = p.stride_h.divide(row_phase);
+  if (!innermost) channel = p.stride_h.divide(row_phase);
   return {channel, row_phase, column_phase};
 }
 
 // The weights of `count` input channels from `first` on, as [channel][window][sum][tap]; zeros where there is no tap.
-template <class Scalar, int Row>
+template <class Scalar, int Row, bool Pixels>
 CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, uint32_t first_sum, float* weights) {
   constexpr Config c = configs[Row];
   constexpr int window = window_weights(c), at_once = 4;
@@ -64,7 +67,7 @@ CONVT_DEVICE void load_weights(const Params& p, int64_t first, int32_t count, ui
     const uint32_t place = entry % window, tap = place % taps(c), number = first_sum + place / taps(c);
     uint32_t window_column = entry / window;
     const uint32_t window_row = p.window_columns.divide(window_column);
-    const Sum sum = sum_of(p, number);
+    const Sum sum = sum_of<Pixels>(p, number);
     // The tap without dilation, and what a dilation leaves.
     uint32_t row_rest = (window_row * c.window_rows + tap / c.window_columns) * p.stride_h.divisor + sum.row_phase;
     uint32_t column_rest =
@@ -273,13 +276,31 @@ CONVT_DEVICE void multiply(const Values<Scalar, Row>& values, const float* weigh
   }
 }
 
+// An output by its definition.
+template <class Scalar>
+CONVT_DEVICE float exact_sum(const Params& p, const Part& part, uint32_t channel, float bias, int32_t row,
+                             int32_t column) {
+  const int64_t first_channel = int64_t{part.group} * p.channels;
+  const Scalar* x =
+      static_cast<const Scalar*>(p.x) + part.image * p.x_batch_stride + first_channel * p.x_channel_stride;
+  const Scalar* w = static_cast<const Scalar*>(p.w) + first_channel * p.w_in_stride + channel * p.w_out_stride;
+  return exact_output<Scalar, true>(p, x, w, bias, row, column);
+}
+
+// The same as a function of its own, where code for each place that calls it would take long to compile.
+template <class Scalar>
+__noinline__ __device__ float exact_sum_once(const Params& p, const Part& part, uint32_t channel, float bias,
+                                             int32_t row, int32_t column) {
+  return exact_sum<Scalar>(p, part, channel, bias, row, column);
+}
+
 // `Count` of a thread's cells below each other, from `row` on: their outputs of the sum `column`. Whether one is NaN:
 // it is computed by its definition if `again`, because it may be so for a weight or an input that does not exist.
-template <class Scalar, int Count>
+template <class Scalar, bool Pixels, int Count>
 CONVT_DEVICE bool write_outputs(const Params& p, const Part& part, int32_t row, int32_t column,
                                 const float (&sums)[Count], bool again) {
   const uint32_t number = part.first_sum + static_cast<uint32_t>(column);
-  const Sum of = sum_of(p, number);
+  const Sum of = sum_of<Pixels>(p, number);
   const int32_t y_column = part.column * p.w_axis.stride - p.w_axis.padding + static_cast<int32_t>(of.column_phase);
   const bool is_column =
       part.exists && number < static_cast<uint32_t>(p.sums) && y_column >= 0 && y_column < p.w_axis.out;
@@ -295,17 +316,50 @@ CONVT_DEVICE bool write_outputs(const Params& p, const Part& part, int32_t row, 
     const bool is = is_column && y_row >= 0 && y_row < p.h.out;
     float sum = sums[i] + bias;
     if (again && is && sum != sum) {
-      const int64_t first_channel = int64_t{part.group} * p.channels;
-      const Scalar* x =
-          static_cast<const Scalar*>(p.x) + part.image * p.x_batch_stride + first_channel * p.x_channel_stride;
-      const Scalar* w = static_cast<const Scalar*>(p.w) + first_channel * p.w_in_stride + of.channel * p.w_out_stride;
-      sum = exact_output<Scalar, true>(p, x, w, bias, y_row, y_column);
+      if constexpr (Pixels) {
+        sum = exact_sum_once<Scalar>(p, part, of.channel, bias, y_row, y_column);
+      } else {
+        sum = exact_sum<Scalar>(p, part, of.channel, bias, y_row, y_column);
+      }
     }
     store_if<1>(is, y, &sum);
     is_nan = is_nan || (is && sum != sum);
     y_row += p.out_row_distance, y += p.y_row_step;
   }
   return is_nan;
+}
+
+// The outputs of four sums, which are of channels that lie together, of one cell.
+template <class Scalar>
+CONVT_DEVICE void write_channels(const Params& p, const Part& part, int32_t row, int32_t column,
+                                 const float (&sums)[4]) {
+  const uint32_t number = part.first_sum + static_cast<uint32_t>(column);
+  const Sum of = sum_of<true>(p, number);
+  const int32_t y_column = part.column * p.w_axis.stride - p.w_axis.padding + static_cast<int32_t>(of.column_phase);
+  const int32_t y_row =
+      (part.row + row * p.row_distance) * p.h.stride - p.h.padding + static_cast<int32_t>(of.row_phase);
+  if (!part.exists || number >= static_cast<uint32_t>(p.sums) || y_column < 0 || y_column >= p.w_axis.out ||
+      y_row < 0 || y_row >= p.h.out) {
+    return;
+  }
+  const int64_t channel = int64_t{part.group} * p.out_channels + of.channel;
+  const auto bias = [&](int k) {
+    return p.bias != nullptr ? to_float(static_cast<const Scalar*>(p.bias)[(channel + k) * p.bias_stride]) : 0;
+  };
+  Scalar* const y = static_cast<Scalar*>(p.y) + part.image * p.y_batch_stride + channel + y_row * p.y_row_stride +
+                    y_column * p.y_column_stride;
+  float v[4], zero = 0;  // or NaN
+#pragma unroll
+  for (int k = 0; k < 4; ++k) v[k] = sums[k] + bias(k), zero += v[k] * 0.0f;
+  store_if<4>(true, y, v);
+  if (zero == 0) return;
+  // From memory, since registers are not numbered. An infinity, too, which is a sum's own then.
+#pragma unroll 1
+  for (int k = 0; k < 4; ++k) {
+    if (to_float(y[k]) == to_float(y[k])) continue;
+    const float exact = exact_sum_once<Scalar>(p, part, of.channel + k, bias(k), y_row, y_column);
+    store_if<1>(true, y + k, &exact);
+  }
 }
 
 // sums += products of `count` channels from `first` on, of a window whose first input is `row` and `column` from the
@@ -408,7 +462,7 @@ __global__ void __launch_bounds__(threads, resident_blocks(configs[Row], Pixels)
       const auto bring_weights = [&] {
         if (window > 0) return;
         if (first > 0) __syncthreads();
-        load_weights<Scalar, Row>(p, first_channel + first, count, part.first_sum, shared);
+        load_weights<Scalar, Row, Pixels>(p, first_channel + first, count, part.first_sum, shared);
         __syncthreads();
       };
       if constexpr (Pixels) {
@@ -468,14 +522,16 @@ __global__ void __launch_bounds__(threads, resident_blocks(configs[Row], Pixels)
 
   // Computed once more: nothing of it is kept in registers while products are computed.
   const Part of = part_of<Row>(p, device::opaque(block), device::opaque(thread));
-  bool again = splits > 1;  // whether outputs are written from shared memory
+  constexpr bool has_channels = Pixels && written_channels(c) > 1;
+  // Whether outputs are written from shared memory. (Of channels that are written together, more code would not pay.)
+  bool again = splits > 1 || (has_channels && p.channels_innermost);
   if (!again) {
 #pragma unroll
     for (int m = 0; m < c.sums; ++m) {
       float of_rows[c.rows];
 #pragma unroll
       for (int r = 0; r < c.rows; ++r) of_rows[r] = sums[r][m];
-      again = write_outputs<Scalar>(p, of, 0, m, of_rows, false) || again;
+      again = write_outputs<Scalar, Pixels>(p, of, 0, m, of_rows, false) || again;
     }
   }
   if (__syncthreads_or(again) == 0) return;
@@ -490,6 +546,21 @@ __global__ void __launch_bounds__(threads, resident_blocks(configs[Row], Pixels)
     for (int m = 0; m < c.sums; ++m) mine[number * all + ((r * c.sums + m) << p.log_positions)] = sums[r][m];
   }
   __syncthreads();
+  if constexpr (has_channels) {
+    if (p.channels_innermost) {
+#pragma unroll 1
+      for (int32_t i = number; i < c.rows * c.sums / 4; i += splits) {
+        float of_channels[4] = {};
+#pragma unroll 2
+        for (int32_t n = 0; n < splits; ++n) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) of_channels[k] += mine[n * all + ((4 * i + k) << p.log_positions)];
+        }
+        write_channels<Scalar>(p, of, 4 * i / c.sums, 4 * i % c.sums, of_channels);
+      }
+      return;
+    }
+  }
 #pragma unroll 1
   for (int32_t i = number; i < c.rows * c.sums / together; i += splits) {
     const int32_t row = i / c.sums * together, column = i % c.sums;
@@ -501,7 +572,7 @@ __global__ void __launch_bounds__(threads, resident_blocks(configs[Row], Pixels)
         of_rows[r] += mine[n * all + (((row + r) * c.sums + column) << p.log_positions)];
       }
     }
-    write_outputs<Scalar>(p, of, row, column, of_rows, true);
+    write_outputs<Scalar, Pixels>(p, of, row, column, of_rows, true);
   }
 }
 

@@ -41,6 +41,14 @@ inline bool has_pixels(const Problem& p) { return p.in_w > 1 && p.x_strides[3] !
 // Channels of what a thread reads at a time.
 inline int64_t word_channels(const Problem& p) { return has_pixels(p) ? 4 / element_size(p.dtype) : 1; }
 
+// Whether sums that follow each other are of channels, rather than of phases, and written together: where they lie so.
+inline bool writes_channels(const Problem& p, const Config& c) {
+  const int64_t width = written_channels(c);
+  const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % width == 0; };
+  return width > 1 && has_pixels(p) && p.y_strides[1] == 1 && p.out_channels_per_group() % width == 0 &&
+         fits(p.batch, p.y_strides[0]) && fits(p.out_h, p.y_strides[2]) && fits(p.out_w, p.y_strides[3]);
+}
+
 // How inputs pass through shared memory. The columns of a block's positions follow each other, also from one row of
 // positions to the next. Each of its rows there begins with the inputs to the left that the first one's window has, so
 // that a lane's inputs lie in front of those of its neighbour. An input's rows are side by side, an odd number of
@@ -166,10 +174,11 @@ struct Params : StridedParams {
   int32_t log_positions, all_positions;
   int32_t channels_at_once, windows, channel_weights;
   int32_t sums;
+  bool channels_innermost;                                                      // of sums
   int32_t all_rows;                                                             // of positions
   int32_t stage_words, stages, staged_columns, word_stride, log_lanes, vector;  // as in Staging
   Divisor sum_blocks, position_blocks, columns, row_blocks, distance;
-  Divisor fill, window_columns, stride_h, stride_w, dilation_h, dilation_w;
+  Divisor fill, window_columns, stride_h, stride_w, dilation_h, dilation_w, by_channels;
   Divisor input_columns;  // that a row of positions has, those of the first one's window too
 };
 
@@ -196,6 +205,10 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.fill = Divisor(std::min(q.channel_weights, threads)), q.window_columns = Divisor(d.window_columns);
   q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.dilation_h = Divisor(p.dilation_h / d.h.distance), q.dilation_w = Divisor(p.dilation_w);
+  const int64_t written_bytes = written_channels(c) * element_size(p.dtype);
+  q.channels_innermost =
+      writes_channels(p, c) && reinterpret_cast<uintptr_t>(o.result) % static_cast<uintptr_t>(written_bytes) == 0;
+  q.by_channels = Divisor(p.out_channels_per_group());
   const Staging& s = d.staging;
   q.all_rows = static_cast<int32_t>(d.all_positions / d.w.count);
   q.stage_words = static_cast<int32_t>(s.words), q.stages = static_cast<int32_t>(s.stages);
