@@ -343,7 +343,8 @@ def test_every_exact_configuration_is_chosen_for_its_problems(dtype):
             plan = explanation(layer(configuration, random.Random(seed)), dtype)
             assert f"{plan.algorithm}/{plan.configuration}".startswith(f"depthwise/{configuration}")
             small = best(explanation(problem(configuration, random.Random(seed)), dtype))
-            assert small.startswith(configuration) or small == "any_one"
+            # Images of one channel are in both layouts at once.
+            assert small.startswith(configuration) or small == "any_one" or LAST[small].startswith(TILE[configuration])
 
 
 def test_refusals_say_why():
