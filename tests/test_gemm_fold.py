@@ -130,6 +130,11 @@ def test_plans_of_small_layers_use_it():
             assert explained(p, dtype).algorithm == "gemm_fold_sm90"
 
 
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_last_layers_of_decoders_are_planned_with_it_in_channels_last(dtype):
+    assert explained(PIX2PIX, dtype, memory=torch.channels_last).algorithm == "gemm_fold_sm90"
+
+
 def test_x_is_copied_where_its_images_begin_anywhere():
     batch, channels, rows, columns = WAV2LIP.x_shape
     assert candidates(WAV2LIP)["64x256"].plan.workspace_bytes == 2 * channels * batch * rows * columns
