@@ -321,6 +321,20 @@ def test_layers_are_planned(p, memory, wide, narrow):
         assert best(explanation(p, dtype, memory)) == (wide if dtype == torch.float32 else narrow)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("configuration", VECTORS)
+def test_channels_of_every_number_are_planned_in_channels_last(configuration, dtype):
+    """Also fewer than the vectors of some tiles of the same shape."""
+    kernel, stride, padding = SHAPES[VECTORS[configuration].removesuffix("_small")]
+    for channels in range(2, 18):
+        p = Problem(2, channels, channels, (9, 11), kernel, stride, padding, (0, 0), channels)
+        plan = explanation(p, dtype, torch.channels_last)
+        fits = channels % (4 if dtype == torch.float32 or "2x2" not in configuration else 8) == 0
+        assert best(plan) is not None
+        if fits and "1x3" not in configuration:
+            assert refusals(plan)[configuration] == ""
+
+
 def layer(configuration, rng):
     """A problem of the configuration's, of the size of a network's layer."""
     p = problem(configuration, rng)

@@ -1,4 +1,4 @@
-// Configurations of the family for kernels of any size, NCHW, on Hopper. As in gemm_scatter_sm90 the layer is one
+// Configurations of the family for kernels of any size on Hopper. As in gemm_scatter_sm90 the layer is one
 // matrix product of operands as they are in memory: rows are the taps of an output channel, (channel, kernel row,
 // kernel column), columns are input positions. But an output is the sum of several elements of it: of each of its taps,
 // at the tap's position. A tile has all taps of its channels, and all positions that the outputs of some images, or of

@@ -356,8 +356,14 @@ double estimate(const Config& config, const Problem& p, const DeviceInfo& device
           return c.form == Form::last && c.small != config.small && depthwise::same_shape(c, config);
         });
     if (other != std::end(depthwise::configs)) {
-      const depthwise::Blocking b = depthwise::last_blocking(config.small ? *other : config, p);
-      if ((b.groups * b.chunks < device.multiprocessors) != config.small) seconds *= 1.4;
+      const Config& large = config.small ? *other : config;
+      bool fills = false;
+      // Its vectors may be longer, and not take the problem.
+      if (depthwise::takes_vectors(p, depthwise::vector_of(large, element_size(p.dtype)))) {
+        const depthwise::Blocking b = depthwise::last_blocking(large, p);
+        fills = b.groups * b.chunks >= device.multiprocessors;
+      }
+      if (fills == config.small) seconds *= 1.4;
     }
   }
   return seconds;
