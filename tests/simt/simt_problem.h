@@ -199,23 +199,23 @@ bool run_precision(int number, const Run& run) {
   }
 }
 
-// The plan of a configuration, none if it does not take the problem.
-inline std::optional<Plan> forced_plan(const Problem& p, const std::string& configuration) {
+// The plan of a configuration, none if it does not take the problem, and why not.
+inline std::optional<Plan> forced_plan(const Problem& p, const std::string& configuration,
+                                       std::string* reason = nullptr) {
   try {
     return make_forced_plan(p, *find_device("h200"), configuration);
-  } catch (const std::invalid_argument&) {
+  } catch (const std::invalid_argument& e) {
+    if (reason != nullptr) *reason = e.what();
     return std::nullopt;
   }
 }
 
 // The same of a configuration that takes every problem: if it does not, its reason and the problem are printed.
 inline std::optional<Plan> plan_of_any(const Problem& p, const std::string& configuration) {
-  try {
-    return make_forced_plan(p, *find_device("h200"), configuration);
-  } catch (const std::invalid_argument& e) {
-    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
-    return std::nullopt;
-  }
+  std::string reason;
+  std::optional<Plan> plan = forced_plan(p, configuration, &reason);
+  if (!plan) std::printf("%s\n%s\n", reason.c_str(), describe(p).c_str());
+  return plan;
 }
 
 // Of so many taps and channels, at most so many roundings of a sum's magnitude.

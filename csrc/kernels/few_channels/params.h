@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "../../plan/plan.h"
+#include "../access_width.h"
 #include "../divisor.h"
 #include "../strided_params.h"
 #include "config.h"
@@ -42,11 +43,12 @@ inline bool has_pixels(const Problem& p) { return p.in_w > 1 && p.x_strides[3] !
 inline int64_t word_channels(const Problem& p) { return has_pixels(p) ? 4 / element_size(p.dtype) : 1; }
 
 // Whether sums that follow each other are of channels, rather than of phases, and written together: where they lie so.
-inline bool writes_channels(const Problem& p, const Config& c) {
-  const int64_t width = written_channels(c);
-  const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % width == 0; };
-  return width > 1 && has_pixels(p) && p.y_strides[1] == 1 && p.out_channels_per_group() % width == 0 &&
-         fits(p.batch, p.y_strides[0]) && fits(p.out_h, p.y_strides[2]) && fits(p.out_w, p.y_strides[3]);
+// The planner, which has no pointers, passes null.
+inline bool writes_channels(const Problem& p, const Config& c, const void* y) {
+  const int32_t width = written_channels(c);
+  return width > 1 && has_pixels(p) &&
+         access_width(y, element_size(p.dtype), p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), width) ==
+             width;
 }
 
 // How inputs pass through shared memory. The columns of a block's positions follow each other, also from one row of
@@ -74,14 +76,13 @@ constexpr int32_t staged_rows(const Config& c) { return input_rows(c) | 1; }
 
 // Words of a pixel that can be read at a time, of so many that are wanted: 4, 2 or 1.
 inline int64_t widest_read(const Problem& p, int64_t words) {
-  int64_t vector = p.x_aligned ? 4 : 1;
-  const int64_t channels = word_channels(p), all = p.in_channels_per_group() / channels;
-  const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % (vector * channels) == 0; };
-  while (vector > 1 && !(words % vector == 0 && all % vector == 0 && fits(p.batch, p.x_strides[0]) &&
-                         fits(p.in_h, p.x_strides[2]) && fits(p.in_w, p.x_strides[3]))) {
-    vector /= 2;
-  }
-  return vector;
+  const int64_t channels = word_channels(p);
+  const auto widest = static_cast<int32_t>((p.x_aligned ? 4 : 1) * channels);
+  return common_width(nullptr, 1,
+                      {words * channels, p.in_channels_per_group(), used_stride(p.batch, p.x_strides[0]),
+                       used_stride(p.in_h, p.x_strides[2]), used_stride(p.in_w, p.x_strides[3])},
+                      widest) /
+         channels;
 }
 
 // Whole sectors of memory, and one for each of the threads that share a position.
@@ -205,9 +206,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.fill = Divisor(std::min(q.channel_weights, threads)), q.window_columns = Divisor(d.window_columns);
   q.stride_h = Divisor(p.stride_h), q.stride_w = Divisor(p.stride_w);
   q.dilation_h = Divisor(p.dilation_h / d.h.distance), q.dilation_w = Divisor(p.dilation_w);
-  const int64_t written_bytes = written_channels(c) * element_size(p.dtype);
-  q.channels_innermost =
-      writes_channels(p, c) && reinterpret_cast<uintptr_t>(o.result) % static_cast<uintptr_t>(written_bytes) == 0;
+  q.channels_innermost = writes_channels(p, c, o.result);
   q.by_channels = Divisor(p.out_channels_per_group());
   const Staging& s = d.staging;
   q.all_rows = static_cast<int32_t>(d.all_positions / d.w.count);

@@ -2,16 +2,14 @@
 #pragma once
 
 #include "../../plan/plan.h"
+#include "../access_width.h"
 #include "../gemm_scatter/maps.h"
 #include "config.h"
 
 namespace convt::gemm_fold_sm90 {
 
 // Whether x is channels_last, and taken as it is. Then a box may begin at any position.
-inline bool is_last(const Problem& p) {
-  return p.in_channels > 1 && p.x_strides[1] == 1 && (p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]) != 1;
-}
-inline int64_t position_stride(const Problem& p) { return p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]; }
+inline bool is_last(const Problem& p) { return p.in_channels > 1 && p.x_strides[1] == 1 && position_stride(p) != 1; }
 
 // Whether rows of the product are channels of y for each tap, rather than taps for each channel: channels_last weights.
 inline bool has_last_weights(const Problem& p) {
@@ -175,7 +173,7 @@ inline int64_t copied_bytes(const Problem& p, const Tiling& t) {
 inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void* x, bool copies) {
   const int64_t row = copied_row(p, t);
   return copies       ? gemm_scatter::make_x_map(p, x, 1, row, row)
-         : is_last(p) ? gemm_scatter::make_last_x_map(p, x, position_stride(p))
+         : is_last(p) ? gemm_scatter::make_last_x_map(p, x)
                       : gemm_scatter::make_x_map(p, x, p.batch, p.in_h * p.in_w, p.x_strides[1]);
 }
 
@@ -199,15 +197,8 @@ inline int64_t slices_of(const Tiling& t, int64_t threads) {
 
 // Of channels of a position that are written at once.
 inline int32_t last_store_width(const Problem& p, const Tiling& t, const void* y) {
-  for (const int32_t width : {4, 2}) {
-    const auto fits = [&](int64_t size, int64_t stride) { return size == 1 || stride % width == 0; };
-    if (p.y_strides[1] == 1 && p.out_channels_per_group() % width == 0 && t.channels % width == 0 &&
-        reinterpret_cast<uintptr_t>(y) % static_cast<uintptr_t>(width * element_size(p.dtype)) == 0 &&
-        fits(p.batch, p.y_strides[0]) && fits(p.out_h, p.y_strides[2]) && fits(p.out_w, p.y_strides[3])) {
-      return width;
-    }
-  }
-  return 1;
+  const int64_t together = std::gcd(p.out_channels_per_group(), t.channels);
+  return access_width(y, element_size(p.dtype), p.y_sizes(), p.y_strides, 1, together, 4);
 }
 
 // Elements of a row of y that are written at once, of 16-bit types by four threads that exchange theirs: 8, 2 or 1.

@@ -15,6 +15,9 @@ inline int64_t outputs_of_position(const Problem& p) {  // in a group
 inline int64_t vector_of(const Problem& p) { return 16 / element_size(p.dtype); }
 inline int32_t box_side(const Problem& p) { return box_side(element_size(p.dtype)); }
 
+// Elements from a position of x to the next.
+inline int64_t position_stride(const Problem& p) { return p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]; }
+
 // Bytes. Dimensions of one element have any stride.
 inline int64_t map_stride(const Problem& p, int64_t size, int64_t elements) {
   return size > 1 ? checked_mul(elements, element_size(p.dtype)) : 16;
@@ -40,10 +43,10 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, int64_t image
                   {channel, checked_mul(channels, channel), p.x_strides[0]});
 }
 
-// The same in channels_last, as [image][group][position][channel]: `position` elements from a position to the next.
-inline TensorMapLayout make_last_x_map(const Problem& p, const void* x, int64_t position) {
+// The same in channels_last, as [image][group][position][channel].
+inline TensorMapLayout make_last_x_map(const Problem& p, const void* x) {
   const int64_t channels = p.in_channels_per_group();
-  return make_map(p, x, {channels, p.in_h * p.in_w, p.groups, p.batch}, {position, channels, p.x_strides[0]});
+  return make_map(p, x, {channels, p.in_h * p.in_w, p.groups, p.batch}, {position_stride(p), channels, p.x_strides[0]});
 }
 
 // [group][channel][output of a position].

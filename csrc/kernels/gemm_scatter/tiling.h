@@ -36,9 +36,6 @@ inline Tiling make_tiling(const Problem& p, int32_t outputs, int32_t positions, 
   return t;
 }
 
-// Elements from a position of x to the next.
-inline int64_t position_stride(const Problem& p) { return p.in_w > 1 ? p.x_strides[3] : p.x_strides[2]; }
-
 // Elements from a channel to the next where x is copied: [channel][image][position], rows that begin at multiples of 16
 // bytes.
 inline int64_t copied_row(const Problem& p) {

@@ -125,7 +125,7 @@ double seconds_of_pixels(const Problem& p, const DeviceInfo& device, const few_c
   const double again =
       1.01 * std::max(0.0, 1 - number(stage.words) / std::min<double>(few_channels::line_words, words));
   const double sector = 4 * few_channels::sector_words;
-  const double stored = few_channels::writes_channels(p, config) ? few_channels::written_channels(config) : 1;
+  const double stored = few_channels::writes_channels(p, config, nullptr) ? few_channels::written_channels(config) : 1;
   const double written = std::min(sector, number(std::abs(p.y_strides[3]) * p.stride_w) * bytes) / stored - bytes;
   const double moved =
       0.81 * (1 + again) * number(p.compulsory_bytes()) + 1.22 * std::max(0.0, written) * number(p.y_elements());
