@@ -177,8 +177,8 @@ struct WarpRows {
   double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, h, w, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
-    if (p.x_strides[3] != 1 || p.in_channels_per_group() > warp_rows::most_channels ||
-        p.stride_w > warp_rows::most_stride || h.last - h.first >= config.rows || w.last - w.first >= config.columns) {
+    if (p.in_channels_per_group() > warp_rows::most_channels || p.stride_w > warp_rows::most_stride ||
+        h.last - h.first >= config.rows || w.last - w.first >= config.columns) {
       return {};
     }
     std::vector<Cut> result{warp_rows::cut_of(warp_rows::choose(config, p, {}).tiling)};

@@ -169,13 +169,13 @@ def check_spread(configuration, p, rng, x, w, run=forced_if_it_fits):
     return ran
 
 
-def check_spread_in_ones(configuration, precision, draw):
+def check_spread_in_ones(configuration, precision, draw, memory=torch.contiguous_format):
     """The same of eight problems of ones, all of which the configuration takes."""
     dtype, rng = precise(precision), random.Random(f"{configuration} {precision}")
     for _ in range(8):
         p = draw(rng)
-        ones = [torch.ones(s, dtype=dtype, device="cuda") for s in (p.x_shape, p.w_shape)]
-        check_spread(configuration, p, rng, *ones, run=forced)
+        x = torch.ones(p.x_shape, dtype=dtype, device="cuda").contiguous(memory_format=memory)
+        check_spread(configuration, p, rng, x, torch.ones(p.w_shape, dtype=dtype, device="cuda"), run=forced)
 
 
 def check_misaligned(configurations, precision, p, offset, memory=torch.contiguous_format, same_bits=True):
@@ -220,24 +220,25 @@ def check_against_direct(family, precision, p, memory=torch.contiguous_format):
     assert ran > 0
 
 
-def check_the_largest_numbers(configurations, p):
+def check_the_largest_numbers(configurations, p, memory=torch.contiguous_format):
     """Strict float32: the first of an element's three parts is rounded, and would be infinite. Kernels are 2x2."""
     torch.backends.cudnn.allow_tf32 = False
-    x = torch.full(p.x_shape, torch.finfo(torch.float32).max, device="cuda")
+    x = torch.full(p.x_shape, torch.finfo(torch.float32).max, device="cuda").contiguous(memory_format=memory)
     w = torch.full(p.w_shape, 2.0**-2 / p.in_channels, device="cuda")
     for configuration in configurations:
         result = forced(configuration, x, w, None, p)
         torch.testing.assert_close(result, torch.full_like(result, torch.finfo(torch.float32).max / 4))
 
 
-def check_accuracy(family, p):
+def check_accuracy(family, p, memory=torch.contiguous_format):
     """Strict float32: no configuration of the family errs more than 1.25 times as much as torch."""
     torch.backends.cudnn.allow_tf32 = False
-    x, w = random_tensor(p.x_shape, torch.float32, "cuda"), random_tensor(p.w_shape, torch.float32, "cuda")
+    x = random_tensor(p.x_shape, torch.float32, "cuda").contiguous(memory_format=memory)
+    w = random_tensor(p.w_shape, torch.float32, "cuda")
     call = torch.nn.functional.conv_transpose2d
     exact = call(x.double(), w.double(), None, **p.arguments)
     theirs = torch.linalg.vector_norm(call(x, w, None, **p.arguments).double() - exact)
-    for configuration, candidate in candidates_of(family, explained(p, torch.float32)).items():
+    for configuration, candidate in candidates_of(family, explained(p, torch.float32, memory)).items():
         if candidate.fits:
             result = forced(f"{family}/{configuration}", x, w, None, p)
             ours = torch.linalg.vector_norm(result.double() - exact)

@@ -66,7 +66,7 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int copied = 0, in_place = 0, channels_last_in_place = 0, channels_last_weights = 0, tiles_of_rows = 0,
+int copied = 0, in_place = 0, channels_last_copied = 0, channels_last_in_place = 0, channels_last_weights = 0, tiles_of_rows = 0,
     tiles_of_columns = 0, begins_ahead[2] = {}, fewer_boxes = 0, several_images = 0, widths[9] = {};
 
 template <class Scalar, bool Strict>
@@ -90,7 +90,7 @@ bool run(int32_t row) {
       family::set_cut(plan, cut);
       plan.workspace_bytes = copies ? family::copied_bytes(p, t) : 0, plan.grid = t.tiles;
     }
-    if (plan.workspace_bytes == 0 && pick(0, 2) == 0 && p.y_strides[3] == 1) {
+    if (plan.workspace_bytes == 0 && pick(0, 2) == 0 && family::may_copy(p)) {
       const family::Tiling t = family::make_tiling(config, p, true, family::cut_of(plan));
       if (fits(t)) plan.workspace_bytes = family::copied_bytes(p, t), plan.grid = t.tiles;
     }
@@ -106,7 +106,8 @@ bool run(int32_t row) {
     }
     params.x_map = device::make_tensor_map(launch.x_map), params.w_map = device::make_tensor_map(launch.w_map);
     params.last ? launch_row<Scalar, Strict, true>(plan, params) : launch_row<Scalar, Strict, false>(plan, params);
-    ++(params.copies_x ? copied : params.last ? channels_last_in_place : in_place);
+    ++(params.copies_x ? (params.last ? channels_last_copied : copied)
+                       : (params.last ? channels_last_in_place : in_place));
     channels_last_weights += params.last_weights;
     tiles_of_rows += params.row_tiles.divisor > 1, tiles_of_columns += params.column_tiles.divisor > 1;
     fewer_boxes += params.boxes < boxes;
@@ -139,11 +140,11 @@ int main(int argc, char** argv) {
     }
   });
   std::printf(
-      "copied: %d, as it is: %d, channels_last as it is: %d, its weights: %d, tiles of rows: %d, of columns: %d, "
+      "copied: %d, as it is: %d, channels_last copied: %d, as it is: %d, its weights: %d, tiles of rows: %d, of columns: %d, "
       "ahead: %d, %d, fewer "
       "boxes: %d, several images: "
       "%d; ",
-      convt::copied, convt::in_place, convt::channels_last_in_place, convt::channels_last_weights, convt::tiles_of_rows,
+      convt::copied, convt::in_place, convt::channels_last_copied, convt::channels_last_in_place, convt::channels_last_weights, convt::tiles_of_rows,
       convt::tiles_of_columns, convt::begins_ahead[0], convt::begins_ahead[1], convt::fewer_boxes,
       convt::several_images);
   std::printf("vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[4],

@@ -159,6 +159,14 @@ def test_channels_last_is_taken_as_it_is(precision):
         assert {c.plan.workspace_bytes for c in fit} == {0}
 
 
+def test_channels_last_is_copied_where_its_positions_begin_anywhere():
+    p = Problem(2, 61, 4, (8, 8), (4, 4), (2, 2), (1, 1))
+    copied = candidates(p, memory=torch.channels_last)["64x64"]
+    assert copied.fits and copied.plan.workspace_bytes == 2 * 2 * 8 * 8 * 64
+    copied = candidates(p, torch.float32, memory=torch.channels_last)["64x64"]
+    assert copied.fits and copied.plan.workspace_bytes == 4 * 2 * 8 * 8 * 64
+
+
 def test_refusals_say_why():
     refused = {
         "has fewer rows than a channel has taps": Problem(1, 16, 16, (8, 8), (14, 14), (2, 2)),
@@ -169,7 +177,7 @@ def test_refusals_say_why():
     assert {c.refusal for c in candidates(POSE, torch.float64).values()} == {"has no float64"}
     assert {c.refusal for c in candidates(POSE, device="a100").values()} == {"needs sm_90"}
     last = {"memory": torch.channels_last}
-    unaligned = Problem(1, 61, 4, (8, 8), (4, 4), (2, 2), (1, 1))
+    unaligned = Problem(1, 2 * 61, 4, (8, 8), (4, 4), (2, 2), (1, 1), groups=2)
     assert {c.refusal for c in candidates(unaligned, **last).values()} == {
         "takes channels_last whose positions begin at multiples of 16 bytes"
     }

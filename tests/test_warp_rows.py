@@ -30,6 +30,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
 CONFIGURATIONS = tuple(f"warp_rows/{window}" for window in ("2x2", "3x2", "3x3"))
 STRIDES = (1, 2, 3)
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 # Layers of benchmarks/data/cases.csv.
 LAYERS = {
@@ -55,10 +56,11 @@ def test_the_configurations_tested_are_those_compiled():
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_real_layers_are_taken(layer, dtype):
+def test_real_layers_are_taken(layer, memory, dtype):
     for device in ("h200", "a100", "rtx4090"):
-        assert "" in {c.refusal for c in candidates(LAYERS[layer], dtype, device=device).values()}, device
+        assert "" in {c.refusal for c in candidates(LAYERS[layer], dtype, memory, device).values()}, device
 
 
 def test_refusals_say_why():
@@ -78,9 +80,10 @@ def test_refusals_say_why():
     }
     for reason, p in refused.items():
         assert reason in {c.refusal for c in candidates(p).values()}
-    memory = torch.channels_last
-    assert {c.refusal for c in candidates(takes, memory=memory).values()} == {
-        "takes inputs whose rows are contiguous in memory"
+    odd = Problem(2, 14, 32, (6, 8), (2, 2), (2, 2), (0, 0), (0, 0), 2)
+    assert {c.refusal for c in candidates(odd).values()} == {""}
+    assert {c.refusal for c in candidates(odd, memory=torch.channels_last).values()} == {
+        "takes inputs in channels_last of pairs of channels, the first one aligned to 16 bytes"
     }
     assert {c.refusal for c in candidates(takes, torch.float64).values()} == {"has no float64"}
     assert {c.refusal for c in candidates(takes, device="t4").values()} == {"needs tensor cores of sm_80"}
@@ -93,13 +96,14 @@ def test_layers_of_its_kind_are_planned_with_it():
     torch.backends.cudnn.allow_tf32 = False
     p = LAYERS["grouped_32"]
     for dtype in DTYPES:
-        assert explained(p, dtype, torch.contiguous_format, device="h200").algorithm == "warp_rows"
+        for memory in LAYOUTS:
+            assert explained(p, dtype, memory, device="h200").algorithm == "warp_rows"
 
 
 # GPU
 
 
-def problem(rng, configuration, most_height=12, most_width=150):
+def problem(rng, configuration, most_height=12, most_width=150, memory=torch.contiguous_format):
     """One that a configuration takes."""
     while True:
         groups = rng.choice((1, 1, 2, 3, 8))
@@ -119,12 +123,15 @@ def problem(rng, configuration, most_height=12, most_width=150):
         )
         if min(p.y_shape) <= 0:
             continue
-        if candidates(p)[configuration.removeprefix("warp_rows/")].fits:
+        if candidates(p, memory=memory)[configuration.removeprefix("warp_rows/")].fits:
             return p
 
 
-def operands(p, dtype, rng):
-    x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), rng.choice(("contiguous", "contiguous", "offset", "expanded")))
+def operands(p, dtype, rng, memory):
+    kinds = ("contiguous", "contiguous", "offset", "expanded")
+    if memory == torch.channels_last:
+        kinds = ("channels_last",)
+    x = lay_out(random_tensor(p.x_shape, dtype, "cuda"), rng.choice(kinds))
     w = lay_out(random_tensor(p.w_shape, dtype, "cuda"), rng.choice(("contiguous", "offset", "permuted")))
     return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
 
@@ -132,13 +139,14 @@ def operands(p, dtype, rng):
 @pytest.mark.gpu
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 @pytest.mark.parametrize("seed", range(4))
-def test_random_problems(configuration, precision, seed):
-    dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {seed}")
+def test_random_problems(configuration, precision, memory, seed):
+    dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {memory} {seed}")
 
     def draw():
-        p = problem(rng, configuration)
-        return p, *operands(p, dtype, rng)
+        p = problem(rng, configuration, memory=memory)
+        return p, *operands(p, dtype, rng, memory)
 
     check_random_problems(configuration, precision, draw, 20)
 
@@ -154,27 +162,31 @@ def test_misaligned_inputs(precision, offset, stride):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_real_layers(layer, precision):
-    check_against_direct("warp_rows", precision, LAYERS[layer])
+def test_real_layers(layer, memory, precision):
+    check_against_direct("warp_rows", precision, LAYERS[layer], memory)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_nan_and_inf_spread_by_taps_only(configuration, precision):
-    check_spread_in_ones(configuration, precision, lambda rng: problem(rng, configuration, 6, 40))
+@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
+def test_nan_and_inf_spread_by_taps_only(configuration, memory, precision):
+    check_spread_in_ones(configuration, precision, lambda rng: problem(rng, configuration, 6, 40, memory), memory)
 
 
 @pytest.mark.gpu
-def test_the_largest_numbers_are_not_lost_in_parts():
-    check_the_largest_numbers(CONFIGURATIONS, Problem(1, 8, 8, (5, 40), (2, 2), (2, 2)))
+@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
+def test_the_largest_numbers_are_not_lost_in_parts(memory):
+    check_the_largest_numbers(CONFIGURATIONS, Problem(1, 8, 8, (5, 40), (2, 2), (2, 2)), memory)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 @pytest.mark.parametrize("layer", ("kb75", "grouped_32"))
-def test_strict_float32_is_as_accurate_as_torch(layer):
-    check_accuracy("warp_rows", Problem(**{**LAYERS[layer].__dict__, "batch": 1}))
+def test_strict_float32_is_as_accurate_as_torch(layer, memory):
+    check_accuracy("warp_rows", Problem(**{**LAYERS[layer].__dict__, "batch": 1}), memory)
 
 
 @pytest.mark.gpu

@@ -12,7 +12,7 @@
 namespace convt {
 namespace {
 
-int together = 0, narrow = 0, odd = 0, bare = 0, several = 0;
+int together = 0, narrow = 0, odd = 0, bare = 0, several = 0, last = 0;
 
 Problem random_problem(int64_t stride_w) {
   Problem p;
@@ -42,40 +42,57 @@ template <class Scalar, bool Strict, int Stride, int Row>
 bool run() {
   constexpr warp_rows::Config config = warp_rows::configs[Row];
   const std::string name = std::string("warp_rows/") + config.name;
-  Problem p;
-  std::optional<Plan> plan;
-  while (!plan) {
-    p = random_problem(Stride);
+  for (;;) {
+    Problem p = random_problem(Stride);
     p.dtype = data_type<Scalar>, p.precision = Strict || sizeof(Scalar) == 2 ? Precision::ieee : Precision::tf32;
     lay_out(p);
-    // Rows may be any distance apart, even none, where they are contiguous.
-    p.x_strides[3] = 1, p.x_strides[2] = pick(0, 9) == 0 ? 0 : p.in_w + (pick(0, 2) == 0 ? pick(1, 5) : 0);
-    p.x_strides[1] = pick(0, 9) == 0 ? 0 : p.x_strides[2] * p.in_h + (pick(0, 3) == 0 ? pick(1, 8) : 0);
-    p.x_strides[0] = p.x_strides[1] * p.in_channels;
-    p.y_strides = dense(p.y_sizes());
-    plan = forced_plan(p, name);
+    if (pick(0, 1) == 0) {
+      p.x_strides = channels_last(p.x_sizes()), p.y_strides = channels_last(p.y_sizes());
+      // Channels of a larger tensor, rows and images that are the same.
+      if (pick(0, 3) == 0) {
+        p.x_strides[3] += 2 * pick(0, 3), p.x_strides[2] = pick(0, 1) * (p.in_w * p.x_strides[3] + 2 * pick(0, 3));
+        p.x_strides[0] = pick(0, 1) * p.in_h * p.x_strides[2];
+      }
+    } else {
+      // Rows may be any distance apart, even none, where they are contiguous.
+      p.x_strides[3] = 1, p.x_strides[2] = pick(0, 9) == 0 ? 0 : p.in_w + (pick(0, 2) == 0 ? pick(1, 5) : 0);
+      p.x_strides[1] = pick(0, 9) == 0 ? 0 : p.x_strides[2] * p.in_h + (pick(0, 3) == 0 ? pick(1, 8) : 0);
+      p.x_strides[0] = p.x_strides[1] * p.in_channels;
+      p.y_strides = dense(p.y_sizes());
+    }
+    if (!forced_plan(p, name)) continue;
+    const Case<Scalar> c(p);
+    p = c.placed();
+    std::optional<Plan> plan = forced_plan(p, name);
+    if (!plan) continue;
+    if (pick(0, 2) != 0) {
+      // As other problems are cut.
+      plan->cut = {1 << pick(0, 3), static_cast<int32_t>(pick(1, 5))};
+    }
+    const warp_rows::Tiling t = warp_rows::tiling(config, p, plan->cut);
+    together += plan->cut[0] > 1, several += t.strips > 1;
+    bare += busy_phases(phases(p.axis_h()), p.stride_h) < p.stride_h;
+    const warp_rows::Params params =
+        warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
+    if (params.last) {
+      ++last;
+    } else {
+      narrow += params.store_width * sizeof(Scalar) < 16, odd += !params.aligned;
+    }
+    simt::launch(
+        dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block, static_cast<size_t>(t.shared_bytes),
+        [&] {
+          const auto launched = [&]<bool Aligned, bool Last>() {
+            warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, Aligned, Last>(params);
+          };
+          if (params.last) return launched.template operator()<true, true>();
+          if constexpr (sizeof(Scalar) == 2) {
+            if (!params.aligned) return launched.template operator()<false, false>();
+          }
+          launched.template operator()<true, false>();
+        });
+    return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : rounded, roundings_of_sums<Strict>);
   }
-  const Case<Scalar> c(p);
-  p = c.placed();
-  if (pick(0, 2) != 0) {
-    // As other problems are cut.
-    plan->cut = {1 << pick(0, 3), static_cast<int32_t>(pick(1, 5))};
-  }
-  const warp_rows::Tiling t = warp_rows::tiling(config, p, plan->cut);
-  together += plan->cut[0] > 1, several += t.strips > 1;
-  bare += busy_phases(phases(p.axis_h()), p.stride_h) < p.stride_h;
-  const warp_rows::Params params =
-      warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
-  narrow += params.store_width * sizeof(Scalar) < 16, odd += !params.aligned;
-  simt::launch(
-      dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block, static_cast<size_t>(t.shared_bytes), [&] {
-        if constexpr (sizeof(Scalar) == 2) {
-          if (!params.aligned)
-            return warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, false>(params);
-        }
-        warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, true>(params);
-      });
-  return c.check(name.c_str(), Strict || sizeof(Scalar) == 2 ? same : rounded, roundings_of_sums<Strict>);
 }
 
 template <class Scalar, bool Strict>
@@ -99,7 +116,7 @@ int main(int argc, char** argv) {
   });
   std::printf(
       "%d with strips side by side, %d whose rows are not whole vectors, %d whose rows of x begin within words, "
-      "%d with rows without taps, %d of several strips\n",
-      convt::together, convt::narrow, convt::odd, convt::bare, convt::several);
+      "%d with rows without taps, %d of several strips, %d in channels_last\n",
+      convt::together, convt::narrow, convt::odd, convt::bare, convt::several, convt::last);
   return status;
 }

@@ -49,8 +49,8 @@ CONVT_DEVICE void copy_operands(const Params& p, const Shared<Row>& shared) {
   for (auto number = static_cast<int32_t>(blockIdx.x); number < p.tiles; number += static_cast<int32_t>(gridDim.x)) {
     const Tile tile = Tile::of(p, number);
     int32_t image[segments], position[segments];
-    // A copy has all images in a row.
-    const int32_t first_image = p.copies_x ? 0 : tile.image,
+    // A copy has all images in a row, but in channels_last.
+    const int32_t first_image = !Last && p.copies_x ? 0 : tile.image,
                   first = tile.image * p.memory_image + tile.first_row(p) * p.memory_row + tile.first_column(p);
 #pragma unroll
     for (int s = 0; s < segments; ++s) {

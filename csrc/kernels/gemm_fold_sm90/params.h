@@ -21,7 +21,7 @@ struct Params {
   int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
   int32_t chunks, tiles, boxes;           // boxes of positions, of a tile
   int32_t batch, channels, out_channels;  // channels of a group
-  int32_t taps, tile_channels;
+  int32_t taps, tile_channels, tile_rows;  // of a tile; rows are taps of its channels
   int32_t tap_pitch, kernel_row_pitch;  // of what is staged: bytes from a tap, or a row of them, to the next
   int32_t slices;                       // of channels: each thread has the pairs of one
   int32_t images, rows, columns;        // of a tile; rows and columns of y
@@ -32,7 +32,7 @@ struct Params {
   int32_t memory_row, memory_image, next_image, next_position;
   int32_t store_width;  // elements of y at once, of a row or, if x is channels_last, of a position
   bool copies_x;        // the kernel before this one does
-  bool last;            // x is channels_last
+  bool last;            // x is channels_last, and so is its copy
   bool last_weights;    // rows of the product are channels of a tap, not taps of a channel
   Divisor output_tiles, column_tiles, row_tiles, image_tiles, segments;
   Divisor by_units, by_pairs, by_rows, by_rows_of_w, by_kernel_columns;  // of a tile
@@ -55,8 +55,12 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
   q = {};
-  q.copies_x = copies, q.last = !copies && is_last(p);
-  if (copies) {
+  q.copies_x = copies, q.last = is_last(p);
+  if (copies && q.last) {
+    const int64_t position = copied_row(p, t), row = p.in_w * position;
+    launch.copy = make_copy(p, o.x, o.workspace, {p.batch, p.x_strides[0], p.in_h * row}, {p.in_h, p.x_strides[2], row},
+                            {p.in_w, p.x_strides[3], position}, p.in_channels, 1);
+  } else if (copies) {
     launch.copy = make_copy(p, o.x, o.workspace, {p.in_channels, p.x_strides[1], copied_row(p, t)},
                             {p.batch, p.x_strides[0], t.memory_image}, {p.in_h, p.x_strides[2], t.memory_row}, p.in_w,
                             p.x_strides[3]);
@@ -76,6 +80,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.batch = narrow(p.batch), q.channels = narrow(p.in_channels_per_group());
   q.out_channels = narrow(p.out_channels_per_group());
   q.taps = narrow(p.kernel_h * p.kernel_w), q.tile_channels = narrow(t.channels);
+  q.tile_rows = q.taps * q.tile_channels;
   q.images = narrow(t.images), q.rows = narrow(t.rows), q.columns = narrow(t.columns);
   q.rows_before = narrow(t.rows_before), q.columns_before = narrow(t.columns_before);
   q.first_row = narrow(t.first_row), q.row_step = narrow(t.row_step);

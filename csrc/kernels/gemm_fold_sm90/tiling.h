@@ -8,7 +8,7 @@
 
 namespace convt::gemm_fold_sm90 {
 
-// Whether x is channels_last, and taken as it is. Then a box may begin at any position.
+// Whether x is channels_last, and its copy, too. Then a box may begin at any position.
 inline bool is_last(const Problem& p) { return p.in_channels > 1 && p.x_strides[1] == 1 && position_stride(p) != 1; }
 
 // Whether rows of the product are channels of y for each tap, rather than taps for each channel: channels_last weights.
@@ -104,10 +104,12 @@ inline int32_t most_boxes(const Config& c, const Problem& p) { return c.columns 
 inline void set_cut(Plan& plan, const Cut& cut) { plan.cut[0] = cut.ahead ? 1 : 0, plan.cut[1] = cut.boxes; }
 inline Cut cut_of(const Plan& plan) { return {plan.cut[0] != 0, plan.cut[1]}; }
 
-// `copies`: x is copied first, to [channel][image][row][column] with memory_image and memory_row.
+// `copies`: x is copied first. Channels_last stays what it is, with positions that begin at 16 bytes; others become
+// [channel][image][row][column] with memory_image and memory_row.
 inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, const Cut& cut) {
-  const int64_t positions = p.in_h * p.in_w, vector = !copies && is_last(p) ? 1 : vector_of(p), side = box_side(p),
-                boxes = cut.boxes, most_positions = boxes * side;
+  const bool last = is_last(p), images_in_row = copies && !last;
+  const int64_t positions = p.in_h * p.in_w, vector = last ? 1 : vector_of(p), side = box_side(p), boxes = cut.boxes,
+                most_positions = boxes * side;
   const Axis<int64_t> h = p.axis_h(), w = p.axis_w();
   const auto padded = [&](int64_t n) { return ceil_div(n, vector) * vector; };
   Tiling best;
@@ -125,7 +127,7 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, const 
   if (p.out_h <= most_rows && p.out_w <= most_columns) {
     Tiling t;
     t.rows = p.out_h, t.columns = p.out_w, t.row_pitch = t.memory_row = p.in_w;
-    if (copies) {
+    if (images_in_row) {
       // Images one after another, if tiles of so many begin at 16 bytes, or each at 16 bytes.
       int64_t dense = most_positions / positions;
       if (dense < p.batch) dense -= dense % (vector / std::gcd(positions, vector));
@@ -142,9 +144,9 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, const 
   // Rows of one image, all or as many columns as boxes have. They begin at 16 bytes.
   for (int64_t together = 0; together <= boxes; together = together == 0 ? 1 : 2 * together) {
     Tiling t;
-    t.images = 1, t.memory_row = copies ? padded(p.in_w) : p.in_w;
+    t.images = 1, t.memory_row = images_in_row ? padded(p.in_w) : p.in_w;
     if (t.memory_row % vector != 0) continue;
-    if (copies) t.memory_image = p.in_h * t.memory_row;
+    if (images_in_row) t.memory_image = p.in_h * t.memory_row;
     t.segments = together == 0 ? boxes : together;
     t.row_pitch = together == 0 ? t.memory_row : together * side;
     const AxisTiling rows = best_cut(h, most_positions / t.row_pitch, 1, most_rows, cut.ahead ? 1 : 0);
@@ -160,21 +162,29 @@ inline Tiling make_tiling(const Config& c, const Problem& p, bool copies, const 
   return best;
 }
 
-// Elements from a channel to the next where x is copied; and bytes of the copy.
+// Where x is copied: elements from a channel to the next or, in channels_last, from a position; and bytes of the copy.
 inline int64_t copied_row(const Problem& p, const Tiling& t) {
-  const int64_t vector = vector_of(p);
-  return ceil_div<int64_t>(checked_mul(p.batch, t.memory_image), vector) * vector;
+  const int64_t vector = vector_of(p), elements = is_last(p) ? p.in_channels : checked_mul(p.batch, t.memory_image);
+  return ceil_div(elements, vector) * vector;
 }
 inline int64_t copied_bytes(const Problem& p, const Tiling& t) {
-  return checked_mul(element_size(p.dtype) * p.in_channels, copied_row(p, t));
+  const int64_t rows = is_last(p) ? checked_mul(p.batch, p.in_h * p.in_w) : p.in_channels;
+  return checked_mul(element_size(p.dtype) * rows, copied_row(p, t));
+}
+// A copy in channels_last has no gaps between groups.
+inline bool may_copy(const Problem& p) {
+  return !is_last(p) || p.groups == 1 || p.in_channels_per_group() % vector_of(p) == 0;
 }
 
-// x, or its copy: [group][channel][position of all images].
+// x, or its copy, which has the positions of all images in a row unless it is channels_last.
 inline TensorMapLayout make_x_map(const Problem& p, const Tiling& t, const void* x, bool copies) {
-  const int64_t row = copied_row(p, t);
-  return copies       ? gemm_scatter::make_x_map(p, x, 1, row, row)
-         : is_last(p) ? gemm_scatter::make_last_x_map(p, x)
-                      : gemm_scatter::make_x_map(p, x, p.batch, p.in_h * p.in_w, p.x_strides[1]);
+  const int64_t row = copied_row(p, t), positions = p.in_h * p.in_w;
+  if (is_last(p)) {
+    return copies ? gemm_scatter::make_last_x_map(p, x, row, checked_mul(positions, row))
+                  : gemm_scatter::make_last_x_map(p, x, position_stride(p), p.x_strides[0]);
+  }
+  return copies ? gemm_scatter::make_x_map(p, x, 1, row, row)
+                : gemm_scatter::make_x_map(p, x, p.batch, positions, p.x_strides[1]);
 }
 
 // Pairs of outputs of a tile, for whole warps; and how often one of `threads` sums those of most_together channels, if

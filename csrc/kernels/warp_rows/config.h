@@ -1,6 +1,6 @@
-// Configurations of the warp_rows family: few input channels a group in NCHW, on tensor cores, each warp for itself. x
-// goes from global memory to registers, which keep the last rows of it, and y from registers to global memory: no block
-// waits for anything but its weights.
+// Configurations of the warp_rows family: few input channels a group, on tensor cores, each warp for itself. x goes from
+// global memory to registers, which keep the last rows of it, and y from registers to global memory: no block waits for
+// anything but its weights. In NCHW a lane has neighbouring columns of a channel, in channels_last pairs of channels.
 #pragma once
 
 #include <algorithm>
@@ -49,11 +49,16 @@ constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride
 }
 // The next row of x comes by way of shared memory, where too few registers are left for it.
 constexpr bool in_buffers(bool strict, int64_t stride) { return strict || stride > 2; }
-// Words that a lane has of a channel's row of x, for its columns and those beside them: of 16 bits two columns each,
-// which need not begin with the first one.
-constexpr int32_t raw_words(int64_t element_bytes, int32_t of_lane, int32_t columns) {
+// Words that a lane has of its two channels of a row of x, for its columns and those beside them: of 16 bits two columns
+// each, which need not begin with the first one, or in channels_last both channels.
+constexpr int32_t raw_words(int64_t element_bytes, int32_t of_lane, int32_t columns, bool last) {
   const int32_t count = of_lane + columns - 1;
-  return element_bytes == 4 ? count : count / 2 + 1;
+  return element_bytes == 4 ? 2 * count : last ? count : 2 * (count / 2 + 1);
+}
+
+// Whether x and y are taken as channels_last: if either has no contiguous rows.
+inline bool is_last(const Problem& p) {
+  return (p.in_w > 1 && p.x_strides[3] != 1) || memory_format(p.y_sizes(), p.y_strides) != MemoryFormat::contiguous;
 }
 
 // How the problem is cut, for both sides of the launch.
@@ -93,10 +98,10 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   };
   place(p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, p.strict_float32()) * 4);
   t.places.bias = place(8 * 4);
-  t.stage_bytes = 8 * stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows) * bytes;
+  t.stage_bytes = is_last(p) ? 0 : 8 * stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows) * bytes;
   t.places.stages = place(warps * t.stage_bytes);
-  t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) * 2 *
-                raw_words(bytes, lane_columns(bytes, p.stride_w), c.columns) * 32 * 4;
+  t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) *
+                raw_words(bytes, lane_columns(bytes, p.stride_w), c.columns, is_last(p)) * 32 * 4;
   t.places.rows = place(in_buffers(p.strict_float32(), p.stride_w) ? warps * t.row_bytes : 0);
   t.shared_bytes = end;
   return t;
@@ -117,6 +122,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
                       const Slower& on_device) {
   constexpr double multiprocessors = 132, clock = 1.75e9;
   const bool is_strict = p.strict_float32();
+  const bool last = is_last(p);
   const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
   const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, is_strict, stride, c.rows);
   const int64_t x_columns = of_lane + c.columns - 1;
@@ -138,7 +144,8 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double copy =
       24 * static_cast<double>(ceil_div<int64_t>(warp_columns(bytes, is_strict, stride, c.rows) * stride / width, 32));
   const bool direct = width == whole && of_lane * stride == whole;
-  const double store = bare * copy + busy * (direct ? runs * 16 : outputs * 1.3 + copy);
+  const double store = last ? (bare + busy) * runs * 3 * of_lane * static_cast<double>(stride)
+                            : bare * copy + busy * (direct ? runs * 16 : outputs * 1.3 + copy);
   const double row = 314 + 4.21 * convert + 4.56 * products + 1.34 * busy * outputs + 8.46 * store;  // clocks
 
   const auto grid = static_cast<double>(blocks(t, p));
@@ -148,7 +155,7 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   // Planes of y that are written at a time: many of them have many places in memory.
   const double planes =
       std::min(multiprocessors * resident, grid) / (static_cast<double>(t.chunks) * t.strip_blocks) * 8;
-  const double slower = 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
+  const double slower = last ? 1 : 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
   const double again = 1 + 0.146 * (c.rows - 1) / t.rows;
   const double memory = static_cast<double>(bytes) *
                         (static_cast<double>(p.x_elements()) * again + static_cast<double>(p.y_elements()) * slower) /

@@ -1,7 +1,8 @@
 // A warp computes rows of outputs of 8 channels, for some columns of x that lie beside each other: the rows of a
 // product are those columns, its columns the output channels. It goes down the rows of x: the last ones are in
 // registers, the next one is read while those are multiplied. All phases of a row's columns are in registers, too, so
-// that a lane stores neighbouring outputs. What a block shares are its weights.
+// that a lane stores neighbouring outputs. What a block shares are its weights. In channels_last (Last) a lane reads and
+// writes the pair of channels of a pixel that it has in a product: four lanes all eight.
 #pragma once
 
 #include "../device.h"
@@ -16,19 +17,23 @@ struct Block {
   int32_t image, group, tile, strip, row;
 };
 
+// Blocks that follow each other go down the rows of the same channels; in channels_last, where the channels of a pixel
+// share lines, they have all of them first.
+template <bool Last>
 CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
-  Block b;
-  uint32_t rest = p.chunks.divide(index);
-  b.row = static_cast<int32_t>(index) * (p.t.rows * warps >> p.strip_bits);
-  uint32_t strip = rest;
-  rest = p.strip_blocks.divide(strip);
-  b.strip = static_cast<int32_t>(strip) << p.strip_bits;
-  uint32_t tile = rest;
-  rest = p.tiles.divide(tile);
-  b.tile = static_cast<int32_t>(tile);
-  b.image = static_cast<int32_t>(p.groups.divide(rest));
-  b.group = static_cast<int32_t>(rest);
-  return b;
+  uint32_t tile = index, group = 0;
+  if constexpr (Last) {
+    group = p.tiles.divide(tile);
+    index = p.groups.divide(group);
+  }
+  uint32_t chunk = index, strip = p.chunks.divide(chunk), image = p.strip_blocks.divide(strip);
+  if constexpr (!Last) {
+    tile = image, group = p.tiles.divide(tile);
+    image = p.groups.divide(group);
+  }
+  return {static_cast<int32_t>(image), static_cast<int32_t>(group), static_cast<int32_t>(tile),
+          static_cast<int32_t>(strip) << p.strip_bits,
+          static_cast<int32_t>(chunk) * (p.t.rows * warps >> p.strip_bits)};
 }
 
 // Of a warp.
@@ -114,15 +119,19 @@ constexpr float largest_of_parts = 0x1.fep127f;
 // Of two channels, the columns of x that a lane multiplies: those of its outputs and the next Columns - 1. The rows g
 // and g + 8 of tile m are its columns m and m + half, so that another column of the kernel takes those of tile m + 1.
 // Words of 16-bit elements begin where rows do if they are Aligned.
-template <class Scalar, bool Strict, int OfLane, int Columns, bool Aligned>
+template <class Scalar, bool Strict, int OfLane, int Columns, bool Aligned, bool Last>
 struct Window {
-  static constexpr bool packed = sizeof(Scalar) == 2;  // two columns a word
+  static constexpr bool packed = sizeof(Scalar) == 2 && !Last;  // two columns a word
   static constexpr int count = OfLane + Columns - 1, half = OfLane / 2, tiles = half + Columns - 1;
-  static constexpr int raw_words = warp_rows::raw_words(sizeof(Scalar), OfLane, Columns);  // of a channel
-  static constexpr int words = Strict ? 6 : sizeof(Scalar) == 4 ? 4 : 2;                   // of a tile
-  static constexpr uint32_t buffer_bytes = 2 * raw_words * 128;                            // of a warp
+  // Of x: of a channel or, where a word has both, of the pair; of a tile; of a warp.
+  static constexpr int all_words = warp_rows::raw_words(sizeof(Scalar), OfLane, Columns, Last),
+                       raw_channels = Last && sizeof(Scalar) == 2 ? 1 : 2, raw_words = all_words / raw_channels;
+  static constexpr int words = Strict ? 6 : sizeof(Scalar) == 4 ? 4 : 2;
+  static constexpr uint32_t buffer_bytes = all_words * 128;
+  // Lanes have what was copied beside each other, as many bytes of a copy.
+  static constexpr uint32_t copy_bytes = Last ? 2 * sizeof(Scalar) : 4;
   using Tiles = uint32_t[tiles][words];
-  using Raw = uint32_t[2][raw_words];
+  using Raw = uint32_t[raw_channels][raw_words];
 
   // Whether elements begin with the second half of a word.
   CONVT_DEVICE static int32_t odd(const Scalar* x, int32_t column) {
@@ -136,6 +145,16 @@ struct Window {
   CONVT_DEVICE static void read(const Params& p, const Scalar* x, int32_t column, bool first, bool second, Raw& raw) {
     const auto in = static_cast<uint32_t>(p.w_axis.in);
     const auto has = [&](int32_t k) { return All || static_cast<uint32_t>(column + k) < in; };
+    if constexpr (Last) {
+#pragma unroll
+      for (int k = 0; k < count; ++k) {
+        uint32_t pair[raw_channels];
+        load_if<copy_bytes>(first && has(k), x + k * p.x_column, pair);
+#pragma unroll
+        for (int e = 0; e < raw_channels; ++e) raw[e][k] = pair[e];
+      }
+      return;
+    }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const Scalar* from = e == 0 ? x : x + p.x_channel;
@@ -172,6 +191,14 @@ struct Window {
     };
     // Of words that are not read: aligned.
     const Scalar* none = static_cast<const Scalar*>(p.x);
+    if constexpr (Last) {
+#pragma unroll
+      for (int k = 0; k < count; ++k, to += 32 * copy_bytes) {
+        const bool is = first && has(k);
+        device::cp_async<copy_bytes>(to, is ? x + k * p.x_column : none, is ? copy_bytes : 0);
+      }
+      return;
+    }
     if constexpr (packed && !Aligned) none -= odd(none, 0);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -201,6 +228,18 @@ struct Window {
   }
   // What was copied from `column` on, as `before` of convert says.
   CONVT_DEVICE static void take(device::SharedAddress from, int32_t column, const int32_t (&before)[2], Raw& raw) {
+    if constexpr (Last) {
+#pragma unroll
+      for (int k = 0; k < raw_words; ++k, from += 32 * copy_bytes) {
+        if constexpr (raw_channels == 2) {
+          const uint2 pair = device::load_shared_8(from);
+          raw[0][k] = pair.x, raw[1][k] = pair.y;
+        } else {
+          raw[0][k] = device::load_shared_4(from);
+        }
+      }
+      return;
+    }
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
 #pragma unroll
@@ -239,6 +278,9 @@ struct Window {
       tf32_operands(all);
 #pragma unroll
       for (int k = 0; k < count; ++k) of_column[k][0] = all[2 * k], of_column[k][1] = all[2 * k + 1];
+    } else if constexpr (Last) {
+#pragma unroll
+      for (int k = 0; k < count; ++k) of_column[k][0] = raw[0][k];
     } else {
       uint32_t even[2][raw_words];  // words that begin at the first column
 #pragma unroll
@@ -322,9 +364,9 @@ CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
 }
 
 // Computes a warp's outputs again where they are NaN.
-template <class Scalar, bool Strict, int Columns>
+template <class Scalar, bool Strict, int Columns, bool Last>
 __noinline__ __device__ void repair(const Params& p, const float* bias) {
-  const Block b = make_block(p, blockIdx.x);
+  const Block b = make_block<Last>(p, blockIdx.x);
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, co = b.tile * 8, channels = smaller(8, p.cout - co);
   const int32_t out_column = strip_of(p, b, warp) * Columns;
   const int32_t columns = smaller(p.w_axis.out - out_column, Columns);
@@ -334,10 +376,12 @@ __noinline__ __device__ void repair(const Params& p, const float* bias) {
   __syncwarp();  // the outputs are stored
 #pragma unroll 1
   for (int32_t row = first; row < last; ++row) {
+    const int64_t y_column = Last ? p.y_column : 1;
     Scalar* to = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + co) * p.y_channel +
-                 int64_t{row} * p.w_axis.out + out_column;
+                 row * p.y_row + out_column * y_column;
     repair_outputs<Scalar>(
-        channels, columns, [&](int32_t channel, int32_t column) { return to + (channel * p.y_channel + column); },
+        channels, columns,
+        [&](int32_t channel, int32_t column) { return to + (channel * p.y_channel + column * y_column); },
         [&](int32_t channel, int32_t column) {
           return bias[channel] +
                  sum_of_phases<Scalar, Strict>(p, image, row, out_column + column, b.group, co + channel);
@@ -468,10 +512,49 @@ struct Output {
   }
 };
 
-template <class Scalar, bool Strict, int Stride, int Rows, int Columns, bool Aligned>
+// The same in channels_last: a lane stores its pair of channels of a pixel.
+template <class Scalar, bool Strict, int Stride, int Rows>
+struct LastOutput {
+  static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
+  static constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows), columns = columns_of_run * runs;
+
+  int32_t width, channels, left;
+  int64_t y_channel, y_column;
+  int lane;
+
+  template <class Value>
+  CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
+    constexpr int half = of_lane / 2;
+    const int channel = lane % 4 * 2, column = which * columns_of_run + lane / 4 * run;
+    const bool pairs = width == 2, first = channel < channels, second = channel + 1 < channels;
+    Scalar* const at = to + (channel * y_channel + column * y_column);
+#pragma unroll
+    for (int e = 0; e < of_lane; ++e) {
+#pragma unroll
+      for (int r = 0; r < Stride; ++r) {
+        const float v[2] = {value(e % half, e / half, r, 0), value(e % half, e / half, r, 1)};
+        const bool is = column + e * Stride + r < left;
+        Scalar* const pixel = at + (e * Stride + r) * y_column;
+        if (pairs) {
+          store_if<2>(is && first, pixel, v);
+        } else {
+          store_if<1>(is && first, pixel, v);
+          store_if<1>(is && second, pixel + y_channel, v + 1);
+        }
+      }
+    }
+  }
+  CONVT_DEVICE void end_row(Scalar*) const {}
+  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
+#pragma unroll
+    for (int k = 0; k < runs; ++k) put(to, k, [&](int, int, int, int q) { return bias[lane % 4 * 2 + q]; });
+  }
+};
+
+template <class Scalar, bool Strict, int Stride, int Rows, int Columns, bool Aligned, bool Last>
 __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride))
     warp_rows_kernel(const __grid_constant__ Params p) {
-  using Y = Output<Scalar, Strict, Stride, Rows>;
+  using Y = std::conditional_t<Last, LastOutput<Scalar, Strict, Stride, Rows>, Output<Scalar, Strict, Stride, Rows>>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
   // Strict float32 sums the products of two columns of the kernel together, and the larger ones apart; at a stride of 3
@@ -481,7 +564,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   // Runs of columns, each as those of a warp that has one of them: products that do not wait for each other.
   constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows);
   constexpr bool buffered = in_buffers(Strict, Stride);
-  using X = Window<Scalar, Strict, of_lane, Columns, Aligned>;
+  using X = Window<Scalar, Strict, of_lane, Columns, Aligned, Last>;
   using Raw = typename X::Raw;
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
@@ -490,7 +573,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, l = lane % 4;
   const auto warp = static_cast<int>(device::uniform(threadIdx.x / 32));
 
-  const Block b = make_block(p, blockIdx.x);
+  const Block b = make_block<Last>(p, blockIdx.x);
   // The weights are asked for first: what is read after them, for which memory takes longer, would return before them.
   Weights<Scalar, Strict> of_block(p, b);
   const int32_t bias_channel = b.tile * 8 + thread;
@@ -509,21 +592,24 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   const bool all = first_column >= (X::packed && !Aligned ? 1 : 0) && p.cin == most_channels &&
                    first_column + runs * run_columns + Columns - 1 + (X::packed ? 2 : 0) <= p.w_axis.in;
   int32_t x_row = j + p.h.phases.last - (Rows - 1);
+  const int64_t x_column = Last ? p.x_column : 1, x_run = run_columns * x_column, y_row = Last ? p.y_row : p.w_axis.out,
+                y_column = Last ? p.y_column : 1;
   const Scalar* x = static_cast<const Scalar*>(p.x) + b.image * p.x_batch +
-                    (int64_t{b.group * p.cin + 2 * l} * p.x_channel + column + int64_t{x_row} * p.x_row);
+                    (int64_t{b.group * p.cin + 2 * l} * p.x_channel + column * x_column + int64_t{x_row} * p.x_row);
   const device::SharedAddress buffer =
-      device::shared_address(shared + t.places.rows + warp * static_cast<int32_t>(t.row_bytes)) + lane * 4;
+      device::shared_address(shared + t.places.rows + warp * static_cast<int32_t>(t.row_bytes)) +
+      static_cast<uint32_t>(lane) * X::copy_bytes;
   // The next row of x: use(all, k, x, column, first, second) for each run.
   const auto next_row = [&](const auto& use) {
     const bool inside = static_cast<uint32_t>(x_row) < static_cast<uint32_t>(p.h.in);
     if (all && inside) {
 #pragma unroll
       for (int k = 0; k < runs; ++k)
-        use(std::true_type{}, k, x + k * run_columns, column + k * run_columns, true, true);
+        use(std::true_type{}, k, x + k * x_run, column + k * run_columns, true, true);
     } else {
 #pragma unroll
       for (int k = 0; k < runs; ++k) {
-        use(std::false_type{}, k, x + k * run_columns, column + k * run_columns, inside && 2 * l < p.cin,
+        use(std::false_type{}, k, x + k * x_run, column + k * run_columns, inside && 2 * l < p.cin,
             inside && 2 * l + 1 < p.cin);
       }
     }
@@ -563,14 +649,21 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   bool spoilt = device::named_barrier_or(1, block, bad);
   if (row >= last_row) return;
   const int32_t out_column = strip * Y::columns, left = p.w_axis.out - out_column;
-  const Y out{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
-              p.store_width,
-              smaller(8, p.cout - b.tile * 8),
-              left,
-              p.y_channel,
-              lane};
+  const int32_t channels = smaller(8, p.cout - b.tile * 8);
+  const Y out = [&] {
+    if constexpr (Last) {
+      return Y{p.store_width, channels, left, p.y_channel, y_column, lane};
+    } else {
+      return Y{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
+               p.store_width,
+               channels,
+               left,
+               p.y_channel,
+               lane};
+    }
+  }();
   Scalar* y = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + b.tile * 8) * p.y_channel +
-              int64_t{row} * p.w_axis.out + out_column;
+              row * y_row + out_column * y_column;
   const float lane_bias[2] = {bias[2 * l], bias[2 * l + 1]};
 
   typename X::Tiles operands[runs][Rows];
@@ -590,7 +683,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   for (int k = 0; k < runs; ++k) {
     if constexpr (!buffered) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
+      for (int e = 0; e < X::raw_channels; ++e) {
 #pragma unroll
         for (int word = 0; word < X::raw_words; ++word) raw[k][e][word] = first[Rows - 1][k][e][word];
       }
@@ -627,7 +720,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     }
     const int32_t end = smaller(row + p.h.stride, last_row);
 #pragma unroll 1
-    for (int32_t phase = 0; row < end; ++phase, ++row, y += p.w_axis.out) {
+    for (int32_t phase = 0; row < end; ++phase, ++row, y += y_row) {
       uint32_t taps[Rows];
 #pragma unroll
       for (int i = 0; i < Rows; ++i) taps[i] = p.rows[phase][i];
@@ -700,7 +793,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     if (!more) break;
   }
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
-  if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns>(p, bias);
+  if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns, Last>(p, bias);
 }
 
 }  // namespace convt::warp_rows

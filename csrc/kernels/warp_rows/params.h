@@ -17,7 +17,7 @@ struct Params {
   const void* w;
   const void* bias;  // null if there is none
   void* y;
-  int64_t x_batch, x_channel, x_row, y_batch, bias_stride;
+  int64_t x_batch, x_channel, x_row, x_column, y_batch, y_row, y_column, bias_stride;  // columns: of channels_last
   // Of 32 bits, so that a product with them is one instruction.
   int32_t w_in, w_out, w_row, w_column;
   int64_t y_channel;
@@ -25,7 +25,7 @@ struct Params {
   Tiling t;
   int32_t cin, cout, kernel_h;
   int32_t strip_bits;  // a block has 2^strip_bits strips
-  static constexpr int32_t x_column = 1;
+  bool last;                                        // channels_last
   bool aligned;                                     // of 16 bits, words of two columns begin where rows of x do
   int32_t store_width;                              // elements of y that can be written at once
   Divisor chunks, strip_blocks, tiles, groups;      // of a block's index
@@ -44,19 +44,23 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const Tiling& t = q.t;
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
   q.x_batch = used_stride(p.batch, p.x_strides[0]), q.x_channel = used_stride(p.in_channels, p.x_strides[1]);
-  q.x_row = used_stride(p.in_h, p.x_strides[2]);
+  q.x_row = used_stride(p.in_h, p.x_strides[2]), q.x_column = p.in_w > 1 ? p.x_strides[3] : 1;
   q.w_in = used_stride_32(p.in_channels, p.w_strides[0]);
   q.w_out = used_stride_32(p.out_channels_per_group(), p.w_strides[1]);
   q.w_row = used_stride_32(p.kernel_h, p.w_strides[2]), q.w_column = used_stride_32(p.kernel_w, p.w_strides[3]);
-  q.y_batch = p.y_strides[0], q.y_channel = p.y_strides[1];
+  q.y_batch = p.y_strides[0], q.y_channel = p.y_strides[1], q.y_row = p.y_strides[2], q.y_column = p.y_strides[3];
   q.bias_stride = p.bias_stride;
   q.cin = static_cast<int32_t>(p.in_channels_per_group()), q.cout = static_cast<int32_t>(p.out_channels_per_group());
   q.kernel_h = static_cast<int32_t>(p.kernel_h);
   while (1 << q.strip_bits < t.block_strips) ++q.strip_bits;
-  q.aligned = bytes == 4 || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
-  q.store_width = common_width(
-      o.result, bytes, {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
-      static_cast<int32_t>(16 / bytes));
+  q.last = is_last(p);
+  q.aligned = bytes == 4 || q.last || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
+  q.store_width =
+      q.last ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), 2)
+             : common_width(
+                   o.result, bytes,
+                   {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
+                   static_cast<int32_t>(16 / bytes));
   q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks), q.tiles = Divisor(t.tiles);
   q.groups = Divisor(p.groups), q.window = Divisor(p.stride_w * c.columns);
   uint32_t taps = 0;

@@ -45,7 +45,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const family::Config& config = family::configs[row];
   const auto refused = [&](const char* reason) { return refuse(Algorithm::gemm_fold_sm90, config.name, reason); };
   const bool strict = p.strict_float32();
-  if (!family::compiled(config, strict, !copies && family::is_last(p)))
+  if (!family::compiled(config, strict, family::is_last(p)))
     return refused("has no registers for two parts of float32");
   if (family::channels_of_tile(config, p) == 0) {
     return refused(family::has_last_weights(p) ? "has fewer rows than channels_last weights have outputs of a position"
@@ -56,7 +56,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2)
     return refused("needs more tiles than are numbered in 32 bits");
   if (config.cooperative && t.tiles > device.multiprocessors) return refused("has more tiles than multiprocessors");
-  if (copies && !dense(p.out_w, p.y_strides[3], 1)) return refused("copies no x where columns of y are not innermost");
+  if (copies && !family::may_copy(p)) {
+    return refused("copies channels_last of groups whose channels are a multiple of 16 bytes only");
+  }
   if (copies && family::copied_bytes(p, t) > most_copied_bytes) {
     return refused("takes x of at most 1 GiB where its images or channels begin anywhere");
   }

@@ -1,4 +1,4 @@
-// Few input channels a group, rows innermost, each warp for itself. See csrc/kernels/warp_rows.
+// Few input channels a group, each warp for itself. See csrc/kernels/warp_rows.
 #include "../../kernels/warp_rows/config.h"
 
 #include <algorithm>
@@ -23,8 +23,16 @@ std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
   if (p.stride_h > most_phases) {
     return "takes strides of a column up to " + number(most_phases) + ", not " + number(p.stride_h);
   }
-  if (p.in_w > 1 && p.x_strides[3] != 1) return "takes inputs whose rows are contiguous in memory";
-  if (memory_format(p.y_sizes(), p.y_strides) != MemoryFormat::contiguous) return "writes contiguous outputs only";
+  if (warp_rows::is_last(p)) {
+    if (!dense(p.in_channels, p.x_strides[1], 1)) {
+      return "takes inputs whose columns or channels are neighbours in memory";
+    }
+    const auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
+    if (p.in_channels_per_group() % 2 != 0 || !even(p.batch, p.x_strides[0]) || !even(p.in_h, p.x_strides[2]) ||
+        !even(p.in_w, p.x_strides[3]) || !p.x_aligned) {
+      return "takes inputs in channels_last of pairs of channels, the first one aligned to 16 bytes";
+    }
+  }
   if (std::string reason = image_refusal(p); !reason.empty()) return reason;
   // Products with the weights' strides are of 32 bits each.
   const auto w_sizes = p.w_sizes();
