@@ -181,12 +181,15 @@ struct WarpRows {
         h.last - h.first >= config.rows || w.last - w.first >= config.columns) {
       return {};
     }
-    std::vector<Cut> result{warp_rows::cut_of(warp_rows::choose(config, p, {}).tiling)};
+    std::vector<Cut> result{warp_rows::cut_of(warp_rows::choose(config, p, {}, most_shared_bytes).tiling)};
     const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
-    const int32_t strips = warp_rows::tiling(config, p, {1, 1}).strips;
-    for (int32_t block_strips = 1; block_strips <= warp_rows::warps && block_strips < 2 * strips; block_strips *= 2) {
-      for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
-        result.push_back({block_strips, rows});
+    const warp_rows::Tiling one = warp_rows::tiling(config, p, {1, 1, 1});
+    const int32_t most_tiles = warp_rows::is_last(p) ? std::min(warp_rows::warps, 2 * one.tile_blocks - 1) : 1;
+    for (int32_t tiles = 1; tiles <= most_tiles; tiles *= 2) {
+      for (int32_t strips = 1; strips <= warp_rows::warps / tiles && strips < 2 * one.strips; strips *= 2) {
+        for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
+          result.push_back({strips, rows, tiles});
+        }
       }
     }
     return result;

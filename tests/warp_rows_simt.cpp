@@ -65,9 +65,13 @@ bool run() {
     p = c.placed();
     std::optional<Plan> plan = forced_plan(p, name);
     if (!plan) continue;
+    const Plan chosen = *plan;
     if (pick(0, 2) != 0) {
       // As other problems are cut.
-      plan->cut = {1 << pick(0, 3), static_cast<int32_t>(pick(1, 5))};
+      const int tile_bits = warp_rows::is_last(p) ? static_cast<int>(pick(0, 3)) : 0;
+      plan->cut = {1 << pick(0, 3 - tile_bits), static_cast<int32_t>(pick(1, 5)), 1 << tile_bits};
+      constexpr int64_t most_shared_bytes = 227 << 10;
+      if (warp_rows::tiling(config, p, plan->cut).shared_bytes > most_shared_bytes) plan = chosen;
     }
     const warp_rows::Tiling t = warp_rows::tiling(config, p, plan->cut);
     together += plan->cut[0] > 1, several += t.strips > 1;

@@ -1,6 +1,7 @@
-// Configurations of the warp_rows family: few input channels a group, on tensor cores, each warp for itself. x goes from
-// global memory to registers, which keep the last rows of it, and y from registers to global memory: no block waits for
-// anything but its weights. In NCHW a lane has neighbouring columns of a channel, in channels_last pairs of channels.
+// Configurations of the warp_rows family: few input channels a group, on tensor cores, each warp for itself. x goes
+// from global memory to registers, which keep the last rows of it, and y from registers to global memory: no block
+// waits for anything but its weights. In NCHW a lane has neighbouring columns of a channel, in channels_last pairs of
+// channels.
 #pragma once
 
 #include <algorithm>
@@ -49,8 +50,8 @@ constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride
 }
 // The next row of x comes by way of shared memory, where too few registers are left for it.
 constexpr bool in_buffers(bool strict, int64_t stride) { return strict || stride > 2; }
-// Words that a lane has of its two channels of a row of x, for its columns and those beside them: of 16 bits two columns
-// each, which need not begin with the first one, or in channels_last both channels.
+// Words that a lane has of its two channels of a row of x, for its columns and those beside them: of 16 bits two
+// columns each, which need not begin with the first one, or in channels_last both channels.
 constexpr int32_t raw_words(int64_t element_bytes, int32_t of_lane, int32_t columns, bool last) {
   const int32_t count = of_lane + columns - 1;
   return element_bytes == 4 ? 2 * count : last ? count : 2 * (count / 2 + 1);
@@ -63,16 +64,19 @@ inline bool is_last(const Problem& p) {
 
 // How the problem is cut, for both sides of the launch.
 struct Tiling {
-  int32_t tiles;         // of 8 output channels of a group
+  int32_t tiles;  // of 8 output channels of a group
+  // A block's warps have some tiles of all groups, in channels_last, where these share lines of memory: those of a
+  // pixel are written at about the same time. In NCHW it has one.
+  int32_t block_tiles, tile_blocks;
   int32_t strips;        // of a row, a warp's
   int32_t block_strips;  // of a block; its other warps have other rows
   int32_t strip_blocks;
-  int32_t rows;  // of x, of whose outputs a warp computes all phases
+  int32_t rows;       // of x, of whose outputs a warp computes all phases
   int32_t chunks;
   struct {
     int32_t bias, stages, rows;
-  } places;                                      // in shared memory, bytes; the weights are first
-  int64_t stage_bytes, row_bytes, shared_bytes;  // the first two of a warp
+  } places;                                                    // in shared memory, bytes; the weights are first
+  int64_t weight_bytes, stage_bytes, row_bytes, shared_bytes;  // of a tile; the next two of a warp
 };
 
 // Words of weights that a lane has of 8 channels in and out.
@@ -80,24 +84,27 @@ constexpr int32_t fragment_words(int64_t element_bytes, bool strict) { return st
 
 // What a plan says of a tiling; the rest follows from the problem.
 using Cut = std::array<int32_t, 8>;
-inline Cut cut_of(const Tiling& t) { return {t.block_strips, t.rows}; }
+inline Cut cut_of(const Tiling& t) { return {t.block_strips, t.rows, t.block_tiles}; }
 
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t{};
   const int64_t bytes = element_size(p.dtype), columns = warp_columns(bytes, p.strict_float32(), p.stride_w, c.rows);
   t.tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
   t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, columns * p.stride_w));
-  t.block_strips = cut[0], t.rows = cut[1];
+  t.block_strips = cut[0], t.rows = cut[1], t.block_tiles = cut[2];
+  t.tile_blocks = static_cast<int32_t>(ceil_div<int64_t>(p.groups * t.tiles, t.block_tiles));
+  const int64_t row_warps = warps / (t.block_strips * t.block_tiles);
   t.strip_blocks = static_cast<int32_t>(ceil_div<int64_t>(t.strips, t.block_strips));
-  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, p.stride_h * int64_t{t.rows} * (warps / t.block_strips)));
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, p.stride_h * int64_t{t.rows} * t.row_warps));
   int64_t end = 0;
   const auto place = [&](int64_t size) {
     const int64_t at = end;
     end = ceil_div<int64_t>(at + size, 16) * 16;
     return static_cast<int32_t>(at);
   };
-  place(p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, p.strict_float32()) * 4);
-  t.places.bias = place(8 * 4);
+  t.weight_bytes = p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, p.strict_float32()) * 4;
+  place(t.block_tiles * t.weight_bytes);
+  t.places.bias = place(t.block_tiles * 8 * 4);
   t.stage_bytes = is_last(p) ? 0 : 8 * stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows) * bytes;
   t.places.stages = place(warps * t.stage_bytes);
   t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) *
@@ -108,7 +115,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
 }
 
 inline int64_t blocks(const Tiling& t, const Problem& p) {
-  return checked_mul(checked_mul(p.batch, p.groups * t.tiles), int64_t{t.strip_blocks} * t.chunks);
+  return checked_mul(checked_mul(p.batch, t.tile_blocks), int64_t{t.strip_blocks} * t.chunks);
 }
 
 // Blocks of a multiprocessor, for which registers suffice.
@@ -149,13 +156,19 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   const double row = 314 + 4.21 * convert + 4.56 * products + 1.34 * busy * outputs + 8.46 * store;  // clocks
 
   const auto grid = static_cast<double>(blocks(t, p));
-  const double resident = resident_blocks(c.columns, is_strict, stride);
+  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
+  const double resident =
+      std::min<double>(resident_blocks(c.columns, is_strict, stride),
+                       std::floor(shared_bytes / (static_cast<double>(t.shared_bytes) + reserved_bytes)));
   const double waves = std::ceil(grid / (multiprocessors * resident));
   const double compute = waves * (6230 + (t.rows + 0.069 * c.rows) * row * resident) / clock * on_device.compute;
   // Planes of y that are written at a time: many of them have many places in memory.
   const double planes =
       std::min(multiprocessors * resident, grid) / (static_cast<double>(t.chunks) * t.strip_blocks) * 8;
-  const double slower = last ? 1 : 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
+  // Of a pixel, what a block writes at a time; the rest of a line is written later.
+  const auto together = static_cast<double>(std::min<int64_t>(8 * t.block_tiles, p.out_channels) * bytes);
+  const double slower = last ? (t.tile_blocks == 1 || together >= 128 ? 1 : 128 / together)
+                             : 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
   const double again = 1 + 0.146 * (c.rows - 1) / t.rows;
   const double memory = static_cast<double>(bytes) *
                         (static_cast<double>(p.x_elements()) * again + static_cast<double>(p.y_elements()) * slower) /
@@ -168,22 +181,29 @@ struct Choice {
   Tiling tiling;
   double seconds;
 };
-inline Choice choose(const Config& c, const Problem& p, const Slower& on_device) {
+inline Choice choose(const Config& c, const Problem& p, const Slower& on_device, int64_t most_shared_bytes) {
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
-  // The warps of a block have strips beside each other as far as there are any; fewer, if some would have none.
-  const int32_t strips = tiling(c, p, {1, 1}).strips;
-  int32_t most_strips = 1;
-  while (most_strips < warps && most_strips < strips) most_strips *= 2;
+  // As many as there are, of those that a block's warps may have.
+  const auto up_to = [](int64_t n) {
+    int32_t most = 1;
+    while (most < warps && most < n) most *= 2;
+    return most;
+  };
+  const Tiling one = tiling(c, p, {1, 1, 1});
   const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
   Choice best{};
-  for (int32_t block_strips = most_strips; block_strips > 0; block_strips /= 2) {
-    for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
-      if (rows > 1 && rows >= 2 * most) break;
-      const Tiling t = tiling(c, p, {block_strips, rows});
-      const double time = seconds(t, c, p, h, w, on_device);
-      if (best.seconds == 0 || time < best.seconds) best = {t, time};
+  for (int32_t block_tiles = is_last(p) ? up_to(one.tile_blocks) : 1; block_tiles > 0; block_tiles /= 2) {
+    // The warps of a block have strips beside each other as far as there are any; fewer, if some would have none.
+    for (int32_t block_strips = std::min(up_to(one.strips), warps / block_tiles); block_strips > 0; block_strips /= 2) {
+      for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
+        if (rows > 1 && rows >= 2 * most) break;
+        const Tiling t = tiling(c, p, {block_strips, rows, block_tiles});
+        if (t.shared_bytes > most_shared_bytes) break;
+        const double time = seconds(t, c, p, h, w, on_device);
+        if (best.seconds == 0 || time < best.seconds) best = {t, time};
+      }
+      if (one.strips % block_strips == 0) break;
     }
-    if (strips % block_strips == 0) break;
   }
   return best;
 }

@@ -1,8 +1,8 @@
 // A warp computes rows of outputs of 8 channels, for some columns of x that lie beside each other: the rows of a
 // product are those columns, its columns the output channels. It goes down the rows of x: the last ones are in
 // registers, the next one is read while those are multiplied. All phases of a row's columns are in registers, too, so
-// that a lane stores neighbouring outputs. What a block shares are its weights. In channels_last (Last) a lane reads and
-// writes the pair of channels of a pixel that it has in a product: four lanes all eight.
+// that a lane stores neighbouring outputs. What a block shares are its weights. In channels_last (Last) a lane reads
+// and writes the pair of channels of a pixel that it has in a product: four lanes all eight.
 #pragma once
 
 #include "../device.h"
@@ -12,43 +12,38 @@
 
 namespace convt::warp_rows {
 
-// What a block computes: 8 output channels (`tile`) of a group. The strip and the row of x are those of its first warp.
-struct Block {
+// What a warp computes: 8 output channels (`tile`) of a group, and of the first of its rows of x on.
+struct Part {
   int32_t image, group, tile, strip, row;
+  int32_t slot;  // of its tile, in the block
+  bool exists;
 };
 
-// Blocks that follow each other go down the rows of the same channels; in channels_last, where the channels of a pixel
-// share lines, they have all of them first.
+// Blocks that follow each other go down the rows of the same channels; in channels_last they have all channels first.
 template <bool Last>
-CONVT_DEVICE Block make_block(const Params& p, uint32_t index) {
-  uint32_t tile = index, group = 0;
-  if constexpr (Last) {
-    group = p.tiles.divide(tile);
-    index = p.groups.divide(group);
-  }
+CONVT_DEVICE Part part_of(const Params& p, uint32_t index, int32_t warp) {
+  uint32_t tile = index;
+  if constexpr (Last) index = p.tile_blocks.divide(tile);
   uint32_t chunk = index, strip = p.chunks.divide(chunk), image = p.strip_blocks.divide(strip);
-  if constexpr (!Last) {
-    tile = image, group = p.tiles.divide(tile);
-    image = p.groups.divide(group);
-  }
-  return {static_cast<int32_t>(image), static_cast<int32_t>(group), static_cast<int32_t>(tile),
-          static_cast<int32_t>(strip) << p.strip_bits,
-          static_cast<int32_t>(chunk) * (p.t.rows * warps >> p.strip_bits)};
+  if constexpr (!Last) tile = image, image = p.tile_blocks.divide(tile);
+  const int32_t slot = Last ? warp & ((1 << p.tile_bits) - 1) : 0;
+  if constexpr (Last) tile = (tile << p.tile_bits) + static_cast<uint32_t>(slot), warp >>= p.tile_bits;
+  const int32_t bits = p.strip_bits + (Last ? p.tile_bits : 0);
+  const auto group = static_cast<int32_t>(p.tiles.divide(tile));
+  return {static_cast<int32_t>(image),
+          group,
+          static_cast<int32_t>(tile),
+          (static_cast<int32_t>(strip) << p.strip_bits) + (warp & ((1 << p.strip_bits) - 1)),
+          static_cast<int32_t>(chunk) * (p.t.rows * warps >> bits) + (warp >> p.strip_bits) * p.t.rows,
+          slot,
+          !Last || group < p.groups};
 }
 
-// Of a warp.
-CONVT_DEVICE int32_t strip_of(const Params& p, const Block& b, int32_t warp) {
-  return b.strip + (warp & ((1 << p.strip_bits) - 1));
-}
-CONVT_DEVICE int32_t row_of(const Params& p, const Block& b, int32_t warp) {
-  return b.row + (warp >> p.strip_bits) * p.t.rows;
-}
-
-// The weights of the block's output channels: of a kernel row, a phase and a column of x, as a lane multiplies them. A
-// warp has some of them on their way at a time.
-template <class Scalar, bool Strict>
+// The weights of a tile's output channels: of a kernel row, a phase and a column of x, as a lane multiplies them. The
+// warps of a tile share them out, each of which has some of them on their way at a time.
+template <class Scalar, bool Strict, bool Last>
 struct Weights {
-  static constexpr int words = fragment_words(sizeof(Scalar), Strict), together = 3;
+  static constexpr int words = fragment_words(sizeof(Scalar), Strict), together = Last ? 6 : 3;
 
   const Params& p;
   const Scalar* w;   // of the lane's channels
@@ -57,13 +52,14 @@ struct Weights {
   uint32_t first;    // of those on their way
   uint32_t elements[together][2];
 
-  CONVT_DEVICE Weights(const Params& params, const Block& b) : p(params) {
+  CONVT_DEVICE Weights(const Params& params, const Part& b) : p(params) {
     const auto lane = static_cast<int32_t>(threadIdx.x % 32);
     const int32_t co = b.tile * 8 + lane / 4, ci = lane % 4 * 2;
     w = static_cast<const Scalar*>(p.w) + int64_t{b.group * p.cin + ci} * p.w_in + int64_t{co} * p.w_out;
 #pragma unroll
-    for (int e = 0; e < 2; ++e) has[e] = co < p.cout && ci + e < p.cin;
-    windows = static_cast<uint32_t>(p.kernel_h) * p.window.divisor, first = threadIdx.x / 32;
+    for (int e = 0; e < 2; ++e) has[e] = b.exists && co < p.cout && ci + e < p.cin;
+    windows = static_cast<uint32_t>(p.kernel_h) * p.window.divisor;
+    first = threadIdx.x / 32 >> (Last ? p.tile_bits : 0);
     load();
   }
 
@@ -73,9 +69,9 @@ struct Weights {
     while (true) {
 #pragma unroll
       for (int k = 0; k < together; ++k) {
-        if (first + k * warps >= windows) return bad;
+        if (first + k * step() >= windows) return bad;
         const uint32_t (&element)[2] = elements[k];
-        uint32_t* to = weights + ((first + k * warps) * 32 + threadIdx.x % 32) * words;
+        uint32_t* to = weights + ((first + k * step()) * 32 + threadIdx.x % 32) * words;
         if constexpr (Strict) {
           uint32_t parts[3];
           float left[2];
@@ -91,16 +87,18 @@ struct Weights {
           bad |= not_finite<Scalar>(*to);
         }
       }
-      first += together * warps;
+      first += together * step();
       load();
     }
   }
 
  private:
+  // Warps of the tile.
+  CONVT_DEVICE uint32_t step() const { return Last ? warps >> p.tile_bits : warps; }
   CONVT_DEVICE void load() {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
-      uint32_t column = first + k * warps;
+      uint32_t column = first + k * step();
       const bool is = column < windows;
       const auto row = static_cast<int32_t>(p.window.divide(column));
       const int32_t tap = p.tap_columns[column];
@@ -153,29 +151,29 @@ struct Window {
 #pragma unroll
         for (int e = 0; e < raw_channels; ++e) raw[e][k] = pair[e];
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const Scalar* from = e == 0 ? x : x + p.x_channel;
-      const bool is = e == 0 ? first : second;
-      if constexpr (sizeof(Scalar) == 4) {
+      for (int e = 0; e < 2; ++e) {
+        const Scalar* from = e == 0 ? x : x + p.x_channel;
+        const bool is = e == 0 ? first : second;
+        if constexpr (sizeof(Scalar) == 4) {
 #pragma unroll
-        for (int k = 0; k < count; ++k) load_if<4>(is && has(k), from + k, &raw[e][k]);
-      } else {
-        // Whole words, whether or not the row begins with one.
-        const int32_t before = odd(from, column);
-        from -= before;
+          for (int k = 0; k < count; ++k) load_if<4>(is && has(k), from + k, &raw[e][k]);
+        } else {
+          // Whole words, whether or not the row begins with one.
+          const int32_t before = odd(from, column);
+          from -= before;
 #pragma unroll
-        for (int k = 0; k < raw_words; ++k) {
-          const bool low = is && has(2 * k - before), high = is && has(2 * k - before + 1);
-          if constexpr (All || Aligned) {
-            load_if<4>(low, from + 2 * k, &raw[e][k]);
-          } else {
-            uint32_t element;
-            load_if<4>(low && high, from + 2 * k, &raw[e][k]);
-            load_if<2>(low != high, from + 2 * k + (low ? 0 : 1), &element);
-            raw[e][k] |= low ? element : element << 16;
+          for (int k = 0; k < raw_words; ++k) {
+            const bool low = is && has(2 * k - before), high = is && has(2 * k - before + 1);
+            if constexpr (All || Aligned) {
+              load_if<4>(low, from + 2 * k, &raw[e][k]);
+            } else {
+              uint32_t element;
+              load_if<4>(low && high, from + 2 * k, &raw[e][k]);
+              load_if<2>(low != high, from + 2 * k + (low ? 0 : 1), &element);
+              raw[e][k] |= low ? element : element << 16;
+            }
           }
         }
       }
@@ -197,30 +195,30 @@ struct Window {
         const bool is = first && has(k);
         device::cp_async<copy_bytes>(to, is ? x + k * p.x_column : none, is ? copy_bytes : 0);
       }
-      return;
-    }
-    if constexpr (packed && !Aligned) none -= odd(none, 0);
+    } else {
+      if constexpr (packed && !Aligned) none -= odd(none, 0);
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const Scalar* from = e == 0 ? x : x + p.x_channel;
-      const bool is = e == 0 ? first : second;
-      const int32_t before = odd(from, column);
-      from -= before;
+      for (int e = 0; e < 2; ++e) {
+        const Scalar* from = e == 0 ? x : x + p.x_channel;
+        const bool is = e == 0 ? first : second;
+        const int32_t before = odd(from, column);
+        from -= before;
 #pragma unroll
-      for (int k = 0; k < raw_words; ++k, to += 128) {
-        const Scalar* word = from + (packed ? 2 * k : k);
-        if constexpr (!packed) {
-          device::cp_async<4>(to, is && has(k) ? word : none, is && has(k) ? 4 : 0);
-        } else if constexpr (Aligned) {
-          const bool whole = is && has(2 * k - before);
-          device::cp_async<4>(to, whole ? word : none, whole ? 4 : 0);
-        } else {
-          const bool low = is && has(2 * k - before), high = is && has(2 * k - before + 1);
-          if (!All && high && !low && word < p.x) {
-            // Half of the word is before the tensor.
-            device::store_shared_4(to, __uint_as_float(bits(word + 1) << 16));
+        for (int k = 0; k < raw_words; ++k, to += 128) {
+          const Scalar* word = from + (packed ? 2 * k : k);
+          if constexpr (!packed) {
+            device::cp_async<4>(to, is && has(k) ? word : none, is && has(k) ? 4 : 0);
+          } else if constexpr (Aligned) {
+            const bool whole = is && has(2 * k - before);
+            device::cp_async<4>(to, whole ? word : none, whole ? 4 : 0);
           } else {
-            device::cp_async<4>(to, low || high ? word : none, high ? 4 : low ? 2 : 0);
+            const bool low = is && has(2 * k - before), high = is && has(2 * k - before + 1);
+            if (!All && high && !low && word < p.x) {
+              // Half of the word is before the tensor.
+              device::store_shared_4(to, __uint_as_float(bits(word + 1) << 16));
+            } else {
+              device::cp_async<4>(to, low || high ? word : none, high ? 4 : low ? 2 : 0);
+            }
           }
         }
       }
@@ -238,15 +236,15 @@ struct Window {
           raw[0][k] = device::load_shared_4(from);
         }
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int e = 0; e < 2; ++e) {
+      for (int e = 0; e < 2; ++e) {
 #pragma unroll
-      for (int k = 0; k < raw_words; ++k, from += 128) {
-        raw[e][k] = device::load_shared_4(from);
-        // Half of the word with the row's first column may be no column.
-        if (packed && !Aligned && column - before[e] + 2 * k == -1) raw[e][k] &= 0xffff0000;
+        for (int k = 0; k < raw_words; ++k, from += 128) {
+          raw[e][k] = device::load_shared_4(from);
+          // Half of the word with the row's first column may be no column.
+          if (packed && !Aligned && column - before[e] + 2 * k == -1) raw[e][k] &= 0xffff0000;
+        }
       }
     }
   }
@@ -366,11 +364,11 @@ CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
 // Computes a warp's outputs again where they are NaN.
 template <class Scalar, bool Strict, int Columns, bool Last>
 __noinline__ __device__ void repair(const Params& p, const float* bias) {
-  const Block b = make_block<Last>(p, blockIdx.x);
-  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32, co = b.tile * 8, channels = smaller(8, p.cout - co);
-  const int32_t out_column = strip_of(p, b, warp) * Columns;
+  const Part b = part_of<Last>(p, blockIdx.x, static_cast<int32_t>(threadIdx.x) / 32);
+  const int32_t co = b.tile * 8, channels = smaller(8, p.cout - co);
+  const int32_t out_column = b.strip * Columns;
   const int32_t columns = smaller(p.w_axis.out - out_column, Columns);
-  const int32_t first = row_of(p, b, warp) * p.h.stride;
+  const int32_t first = b.row * p.h.stride;
   const int32_t last = smaller(first + p.t.rows * p.h.stride, p.h.out);
   const Scalar* image = static_cast<const Scalar*>(p.x) + b.image * p.x_batch;
   __syncwarp();  // the outputs are stored
@@ -568,23 +566,26 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   using Raw = typename X::Raw;
   const Tiling& t = p.t;
   unsigned char* shared = device::dynamic_shared_memory();
-  uint32_t* weights = reinterpret_cast<uint32_t*>(shared);
-  float* bias = reinterpret_cast<float*>(shared + t.places.bias);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, l = lane % 4;
   const auto warp = static_cast<int>(device::uniform(threadIdx.x / 32));
 
-  const Block b = make_block<Last>(p, blockIdx.x);
+  const Part b = part_of<Last>(p, blockIdx.x, warp);
+  const int slot = Last ? b.slot : 0;
+  uint32_t* weights = reinterpret_cast<uint32_t*>(shared + slot * static_cast<int32_t>(t.weight_bytes));
+  float* bias = reinterpret_cast<float*>(shared + t.places.bias) + 8 * slot;
   // The weights are asked for first: what is read after them, for which memory takes longer, would return before them.
-  Weights<Scalar, Strict> of_block(p, b);
-  const int32_t bias_channel = b.tile * 8 + thread;
-  uint32_t thread_bias;
-  load_if<sizeof(Scalar)>(p.bias != nullptr && thread < 8 && bias_channel < p.cout,
+  Weights<Scalar, Strict, Last> of_tile(p, b);
+  // By the first warp of a tile.
+  const bool has_bias = Last ? warp == slot && lane < 8 : thread < 8;
+  const int bias_number = Last ? lane : thread;
+  const int32_t bias_channel = b.tile * 8 + bias_number;
+  uint32_t lane_of_bias;
+  load_if<sizeof(Scalar)>(p.bias != nullptr && has_bias && b.exists && bias_channel < p.cout,
                           static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel) * p.bias_stride,
-                          &thread_bias);
-  const int32_t strip = strip_of(p, b, warp);
-  int32_t j = row_of(p, b, warp);
+                          &lane_of_bias);
+  const int32_t strip = b.strip, j = b.row;
   int32_t row = j * p.h.stride;
-  const int32_t last_row = strip < t.strips ? smaller(row + t.rows * p.h.stride, p.h.out) : 0;
+  const int32_t last_row = b.exists && strip < t.strips ? smaller(row + t.rows * p.h.stride, p.h.out) : 0;
   constexpr int run_columns = 8 * of_lane;
   const int32_t first_column = strip * runs * run_columns + p.w_axis.phases.first;  // of x, the warp's
   const int32_t column = first_column + g * of_lane;                                // and the lane's
@@ -604,8 +605,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     const bool inside = static_cast<uint32_t>(x_row) < static_cast<uint32_t>(p.h.in);
     if (all && inside) {
 #pragma unroll
-      for (int k = 0; k < runs; ++k)
-        use(std::true_type{}, k, x + k * x_run, column + k * run_columns, true, true);
+      for (int k = 0; k < runs; ++k) use(std::true_type{}, k, x + k * x_run, column + k * run_columns, true, true);
     } else {
 #pragma unroll
       for (int k = 0; k < runs; ++k) {
@@ -644,8 +644,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     }
     read(first[i]);
   }
-  const bool bad = of_block.write(weights);
-  if (thread < 8) bias[thread] = element_of<Scalar>(thread_bias, 0);
+  const bool bad = of_tile.write(weights);
+  if (has_bias) bias[bias_number] = element_of<Scalar>(lane_of_bias, 0);
   bool spoilt = device::named_barrier_or(1, block, bad);
   if (row >= last_row) return;
   const int32_t out_column = strip * Y::columns, left = p.w_axis.out - out_column;

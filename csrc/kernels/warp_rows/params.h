@@ -23,14 +23,14 @@ struct Params {
   int64_t y_channel;
   AxisParams h, w_axis;
   Tiling t;
-  int32_t cin, cout, kernel_h;
-  int32_t strip_bits;  // a block has 2^strip_bits strips
-  bool last;                                        // channels_last
-  bool aligned;                                     // of 16 bits, words of two columns begin where rows of x do
-  int32_t store_width;                              // elements of y that can be written at once
-  Divisor chunks, strip_blocks, tiles, groups;      // of a block's index
-  Divisor window;                                   // of a weight's index: phases of a row x columns of x
-  int32_t tap_columns[most_stride * most_columns];  // the kernel's column of a phase and a column of x; or -1
+  int32_t cin, cout, groups, kernel_h;
+  int32_t strip_bits, tile_bits;                     // a block has 2^strip_bits strips, and 2^tile_bits tiles
+  bool last;                                         // channels_last
+  bool aligned;                                      // of 16 bits, words of two columns begin where rows of x do
+  int32_t store_width;                               // elements of y that can be written at once
+  Divisor chunks, strip_blocks, tile_blocks, tiles;  // of a block's index; of a tile's
+  Divisor window;                                    // of a weight's index: phases of a row x columns of x
+  int32_t tap_columns[most_stride * most_columns];   // the kernel's column of a phase and a column of x; or -1
   uint32_t rows[most_phases][most_rows];  // of x, of a phase: taps of the phases and columns; kernel row << 16
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
@@ -53,16 +53,18 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.cin = static_cast<int32_t>(p.in_channels_per_group()), q.cout = static_cast<int32_t>(p.out_channels_per_group());
   q.kernel_h = static_cast<int32_t>(p.kernel_h);
   while (1 << q.strip_bits < t.block_strips) ++q.strip_bits;
+  while (1 << q.tile_bits < t.block_tiles) ++q.tile_bits;
   q.last = is_last(p);
   q.aligned = bytes == 4 || q.last || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
   q.store_width =
-      q.last ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), 2)
-             : common_width(
-                   o.result, bytes,
-                   {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
-                   static_cast<int32_t>(16 / bytes));
-  q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks), q.tiles = Divisor(t.tiles);
-  q.groups = Divisor(p.groups), q.window = Divisor(p.stride_w * c.columns);
+      q.last
+          ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), 2)
+          : common_width(o.result, bytes,
+                         {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
+                         static_cast<int32_t>(16 / bytes));
+  q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks);
+  q.tile_blocks = Divisor(t.tile_blocks), q.tiles = Divisor(t.tiles);
+  q.groups = static_cast<int32_t>(p.groups), q.window = Divisor(p.stride_w * c.columns);
   uint32_t taps = 0;
   for (int32_t r = 0; r < q.w_axis.stride; ++r) {
     const Phase& phase = q.w_axis.phases.of[r];

@@ -59,7 +59,7 @@ std::string configuration_refusal(const warp_rows::Config& config, const Problem
   const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
   const std::string reason = window_refusal(config, int64_t{h.last} - h.first + 1, int64_t{w.last} - w.first + 1);
   if (!reason.empty()) return reason;
-  const int64_t shared = warp_rows::tiling(config, p, {1, 1}).shared_bytes;  // of every cut
+  const int64_t shared = warp_rows::tiling(config, p, {1, 1, 1}).shared_bytes;  // of the least cut
   if (shared <= device.shared_memory_per_block) return "";
   return "needs " + std::to_string(shared) + " bytes of shared memory, more than the " +
          std::to_string(device.shared_memory_per_block) + " of a block";
@@ -85,7 +85,7 @@ void warp_rows_candidates(const Problem& p, const DeviceInfo& device, std::vecto
       continue;
     }
     const Slower on_device = slower(device);
-    const auto [t, seconds] = warp_rows::choose(config, p, on_device);
+    const auto [t, seconds] = warp_rows::choose(config, p, on_device, device.shared_memory_per_block);
     const int64_t grid = warp_rows::blocks(t, p);
     if (grid > std::numeric_limits<int32_t>::max()) {
       refused("needs " + std::to_string(grid) + " blocks, more than a grid holds");
