@@ -95,7 +95,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   t.tile_blocks = static_cast<int32_t>(ceil_div<int64_t>(p.groups * t.tiles, t.block_tiles));
   const int64_t row_warps = warps / (t.block_strips * t.block_tiles);
   t.strip_blocks = static_cast<int32_t>(ceil_div<int64_t>(t.strips, t.block_strips));
-  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, p.stride_h * int64_t{t.rows} * t.row_warps));
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, p.stride_h * t.rows * row_warps));
   int64_t end = 0;
   const auto place = [&](int64_t size) {
     const int64_t at = end;
