@@ -12,7 +12,7 @@
 namespace convt {
 namespace {
 
-int together = 0, narrow = 0, odd = 0, bare = 0, several = 0, last = 0;
+int together = 0, narrow = 0, odd = 0, bare = 0, several = 0, last = 0, meeting = 0;
 
 Problem random_problem(int64_t stride_w) {
   Problem p;
@@ -79,7 +79,7 @@ bool run() {
     const warp_rows::Params params =
         warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
     if (params.last) {
-      ++last;
+      ++last, meeting += params.store_width * sizeof(Scalar) == 16;
     } else {
       narrow += params.store_width * sizeof(Scalar) < 16, odd += !params.aligned;
     }
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
   });
   std::printf(
       "%d with strips side by side, %d whose rows are not whole vectors, %d whose rows of x begin within words, "
-      "%d with rows without taps, %d of several strips, %d in channels_last\n",
-      convt::together, convt::narrow, convt::odd, convt::bare, convt::several, convt::last);
+      "%d with rows without taps, %d of several strips, %d in channels_last, %d of them by 16 bytes\n",
+      convt::together, convt::narrow, convt::odd, convt::bare, convt::several, convt::last, convt::meeting);
   return status;
 }

@@ -48,6 +48,8 @@ constexpr int32_t warp_columns(int64_t element_bytes, bool strict, int64_t strid
 constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride, int32_t rows) {
   return static_cast<int32_t>(warp_columns(element_bytes, strict, stride, rows) * stride + 16 / element_bytes);
 }
+// Rows that warps stage in channels_last: one is stored while the next one is computed, where there is room.
+constexpr int32_t stage_buffers(bool strict) { return strict ? 1 : 2; }
 // The next row of x comes by way of shared memory, where too few registers are left for it.
 constexpr bool in_buffers(bool strict, int64_t stride) { return strict || stride > 2; }
 // Words that a lane has of its two channels of a row of x, for its columns and those beside them: of 16 bits two
@@ -71,7 +73,7 @@ struct Tiling {
   int32_t strips;        // of a row, a warp's
   int32_t block_strips;  // of a block; its other warps have other rows
   int32_t strip_blocks;
-  int32_t rows;       // of x, of whose outputs a warp computes all phases
+  int32_t rows;  // of x, of whose outputs a warp computes all phases
   int32_t chunks;
   struct {
     int32_t bias, stages, rows;
@@ -105,7 +107,9 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   t.weight_bytes = p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, p.strict_float32()) * 4;
   place(t.block_tiles * t.weight_bytes);
   t.places.bias = place(t.block_tiles * 8 * 4);
-  t.stage_bytes = is_last(p) ? 0 : 8 * stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows) * bytes;
+  t.stage_bytes = 8 * bytes *
+                  (is_last(p) ? columns * p.stride_w * stage_buffers(p.strict_float32())
+                              : stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows));
   t.places.stages = place(warps * t.stage_bytes);
   t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) *
                 raw_words(bytes, lane_columns(bytes, p.stride_w), c.columns, is_last(p)) * 32 * 4;

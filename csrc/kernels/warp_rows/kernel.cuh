@@ -510,42 +510,126 @@ struct Output {
   }
 };
 
-// The same in channels_last: a lane stores its pair of channels of a pixel.
+// The same in channels_last. Where tiles are whole and y is aligned, those of a block's warps beside each other meet in
+// shared memory, so that 16 bytes of channels are stored at a time, and all of a pixel: a sector of memory that is
+// written in parts is read first. Elsewhere a lane stores its pair of channels of a pixel.
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct LastOutput {
   static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
   static constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows), columns = columns_of_run * runs;
+  static constexpr int vector = 16 / sizeof(Scalar), vectors_of_tile = 8 / vector;
 
+  device::SharedAddress stage;  // of the warps that meet
+  const float* all_bias;        // of their tiles
   int32_t width, channels, left;
   int64_t y_channel, y_column;
-  int lane;
+  int lane, slot, tile_bits, present;  // tiles beside each other: the warp's, how many there may be, and are
+  int barrier;
+  uint32_t buffer = 0;  // of the next row
+
+  CONVT_DEVICE bool meets() const { return width == vector; }
+
+  // Vectors of a pixel follow each other. Of those of 8 (128 bytes), which one is where depends on the lane that
+  // writes: neighbouring ones are as many pixels apart as fill all banks.
+  CONVT_DEVICE static uint32_t place(uint32_t number, int pixel) {
+    return number ^ (static_cast<uint32_t>(pixel / run) * vectors_of_tile & 7);
+  }
 
   template <class Value>
   CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
     constexpr int half = of_lane / 2;
     const int channel = lane % 4 * 2, column = which * columns_of_run + lane / 4 * run;
-    const bool pairs = width == 2, first = channel < channels, second = channel + 1 < channels;
+    if (meets()) {
+      const int vector_bits = tile_bits + (vectors_of_tile == 2 ? 1 : 0);
+      const auto first = static_cast<uint32_t>((column << vector_bits) + slot * vectors_of_tile + channel / vector);
+      const device::SharedAddress begin = stage + buffer + static_cast<uint32_t>(channel % vector * sizeof(Scalar));
+#pragma unroll
+      for (int i = 0; i < run; ++i) {
+        const float v[2] = {value(i / Stride % half, i / Stride / half, i % Stride, 0),
+                            value(i / Stride % half, i / Stride / half, i % Stride, 1)};
+        const device::SharedAddress at = begin + 16 * place(first + (static_cast<uint32_t>(i) << vector_bits), column);
+        if constexpr (sizeof(Scalar) == 4) {
+          device::store_shared_8(at, __float_as_uint(v[0]), __float_as_uint(v[1]));
+        } else {
+          device::store_shared_4(at, __uint_as_float(pack(Scalar{}, v[0], v[1])));
+        }
+      }
+      return;
+    }
+    const bool first = channel < channels, second = channel + 1 < channels;
     Scalar* const at = to + (channel * y_channel + column * y_column);
 #pragma unroll
-    for (int e = 0; e < of_lane; ++e) {
-#pragma unroll
-      for (int r = 0; r < Stride; ++r) {
-        const float v[2] = {value(e % half, e / half, r, 0), value(e % half, e / half, r, 1)};
-        const bool is = column + e * Stride + r < left;
-        Scalar* const pixel = at + (e * Stride + r) * y_column;
-        if (pairs) {
-          store_if<2>(is && first, pixel, v);
-        } else {
-          store_if<1>(is && first, pixel, v);
-          store_if<1>(is && second, pixel + y_channel, v + 1);
-        }
+    for (int i = 0; i < run; ++i) {
+      const float v[2] = {value(i / Stride % half, i / Stride / half, i % Stride, 0),
+                          value(i / Stride % half, i / Stride / half, i % Stride, 1)};
+      const bool is = column + i < left;
+      Scalar* const pixel = at + i * y_column;
+      if (width > 1) {
+        store_if<2>(is && first, pixel, v);
+      } else {
+        store_if<1>(is && first, pixel, v);
+        store_if<1>(is && second, pixel + y_channel, v + 1);
       }
     }
   }
-  CONVT_DEVICE void end_row(Scalar*) const {}
+  // The next row is written to the other buffer, if there is one; a row later, nobody reads this one any more.
+  CONVT_DEVICE void end_row(Scalar* to) {
+    if (!meets()) return;
+    meet();
+    store_vectors(to, [&](uint32_t number, int pixel) {
+      return device::load_shared_16(stage + buffer + 16 * place(number, pixel));
+    });
+    if constexpr (stage_buffers(Strict) == 2) {
+      buffer ^= static_cast<uint32_t>(columns * 16 * vectors_of_tile) << tile_bits;
+    } else {
+      meet();
+    }
+  }
+  // A row without taps.
   CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
+    if (!meets()) {
 #pragma unroll
-    for (int k = 0; k < runs; ++k) put(to, k, [&](int, int, int, int q) { return bias[lane % 4 * 2 + q]; });
+      for (int k = 0; k < runs; ++k) put(to, k, [&](int, int, int, int q) { return bias[lane % 4 * 2 + q]; });
+      return;
+    }
+    uint32_t words[4];
+    const float* from = all_bias + of_pixel() * vector;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if constexpr (sizeof(Scalar) == 4) {
+        words[i] = __float_as_uint(from[i]);
+      } else {
+        words[i] = pack(Scalar{}, from[2 * i], from[2 * i + 1]);
+      }
+    }
+    store_vectors(to, [&](uint32_t, int) { return make_uint4(words[0], words[1], words[2], words[3]); });
+  }
+  // All warps that meet have stored what they did.
+  CONVT_DEVICE void meet() const { device::named_barrier(barrier, 32 * present); }
+
+ private:
+  // Of the vectors of a pixel, the one that this lane stores.
+  CONVT_DEVICE int of_pixel() const { return lane & ((vectors_of_tile << tile_bits) - 1); }
+
+  // Each warp a part of the row, as one of as many as there may be: of(number, pixel) of each vector.
+  template <class Vector>
+  CONVT_DEVICE void store_vectors(Scalar* to, const Vector& of) const {
+    constexpr int pixels_at_once = 32 / vectors_of_tile, rounds = columns / pixels_at_once;  // of all warps
+    static_assert(columns % pixels_at_once == 0);
+    const int vector_bits = tile_bits + (vectors_of_tile == 2 ? 1 : 0);
+    const bool is_present = of_pixel() < present * vectors_of_tile;
+#pragma unroll 1
+    for (int part = slot; part < 1 << tile_bits; part += present) {
+      const int number = part * 32 + lane, pixel = number >> vector_bits;
+      Scalar* const at = to + (of_pixel() - slot * vectors_of_tile) * vector + pixel * y_column;
+#pragma unroll
+      for (int k = 0; k < rounds; ++k) {
+        const int further = pixel + k * pixels_at_once;
+        const uint4 v = of(static_cast<uint32_t>(number + (k * 32 << tile_bits)), further);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+        store_words_if<16>(is_present && further < left, at + k * pixels_at_once * y_column, words);
+      }
+    }
   }
 };
 
@@ -650,9 +734,22 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   if (row >= last_row) return;
   const int32_t out_column = strip * Y::columns, left = p.w_axis.out - out_column;
   const int32_t channels = smaller(8, p.cout - b.tile * 8);
-  const Y out = [&] {
+  Y out = [&] {
     if constexpr (Last) {
-      return Y{p.store_width, channels, left, p.y_channel, y_column, lane};
+      const int team = warp >> p.tile_bits;
+      return Y{device::shared_address(shared + t.places.stages) +
+                   static_cast<uint32_t>(team << p.tile_bits) * static_cast<uint32_t>(t.stage_bytes),
+               reinterpret_cast<const float*>(shared + t.places.bias),
+               p.store_width,
+               channels,
+               left,
+               p.y_channel,
+               y_column,
+               lane,
+               slot,
+               p.tile_bits,
+               smaller(1 << p.tile_bits, p.groups * p.t.tiles - (b.group * p.t.tiles + b.tile - slot)),
+               2 + team};
     } else {
       return Y{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
                p.store_width,
@@ -793,6 +890,9 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     if (!more) break;
   }
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
+  if constexpr (Last) {
+    if (out.meets()) out.meet();
+  }
   if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns, Last>(p, bias);
 }
 

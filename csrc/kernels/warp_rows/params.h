@@ -58,7 +58,8 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.aligned = bytes == 4 || q.last || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
   q.store_width =
       q.last
-          ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(), 2)
+          ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(),
+                         p.out_channels_per_group() % 8 == 0 ? static_cast<int32_t>(16 / bytes) : 2)
           : common_width(o.result, bytes,
                          {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
                          static_cast<int32_t>(16 / bytes));
