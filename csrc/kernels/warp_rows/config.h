@@ -48,8 +48,9 @@ constexpr int32_t warp_columns(int64_t element_bytes, bool strict, int64_t strid
 constexpr int32_t stage_pitch(int64_t element_bytes, bool strict, int64_t stride, int32_t rows) {
   return static_cast<int32_t>(warp_columns(element_bytes, strict, stride, rows) * stride + 16 / element_bytes);
 }
-// Rows that warps stage in channels_last: one is stored while the next one is computed, where there is room.
-constexpr int32_t stage_buffers(bool strict) { return strict ? 1 : 2; }
+// Whether warps stage rows in channels_last, a tile's 16 bytes of a pixel being half a sector of memory: two of them,
+// one of which is stored while the next one is computed.
+constexpr bool stages_pixels(int64_t element_bytes) { return element_bytes == 2; }
 // The next row of x comes by way of shared memory, where too few registers are left for it.
 constexpr bool in_buffers(bool strict, int64_t stride) { return strict || stride > 2; }
 // Words that a lane has of its two channels of a row of x, for its columns and those beside them: of 16 bits two
@@ -108,7 +109,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   place(t.block_tiles * t.weight_bytes);
   t.places.bias = place(t.block_tiles * 8 * 4);
   t.stage_bytes = 8 * bytes *
-                  (is_last(p) ? columns * p.stride_w * stage_buffers(p.strict_float32())
+                  (is_last(p) ? (stages_pixels(bytes) ? 2 * columns * p.stride_w : 0)
                               : stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows));
   t.places.stages = place(warps * t.stage_bytes);
   t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) *

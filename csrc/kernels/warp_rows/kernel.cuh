@@ -510,14 +510,16 @@ struct Output {
   }
 };
 
-// The same in channels_last. Where tiles are whole and y is aligned, those of a block's warps beside each other meet in
-// shared memory, so that 16 bytes of channels are stored at a time, and all of a pixel: a sector of memory that is
-// written in parts is read first. Elsewhere a lane stores its pair of channels of a pixel.
+// The same in channels_last: a lane stores its pair of channels of a pixel, with three others 8 channels. Of 16 bits
+// that is half a sector of memory, which is read before a part of it is written: there the tiles of warps beside each
+// other meet in shared memory, so that all of a pixel is stored, 16 bytes of channels at a time, if tiles are whole and
+// y is aligned.
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct LastOutput {
   static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
   static constexpr int runs = lane_runs(sizeof(Scalar), Strict, Stride, Rows), columns = columns_of_run * runs;
   static constexpr int vector = 16 / sizeof(Scalar), vectors_of_tile = 8 / vector;
+  static constexpr bool stages = stages_pixels(sizeof(Scalar));
 
   device::SharedAddress stage;  // of the warps that meet
   const float* all_bias;        // of their tiles
@@ -527,41 +529,34 @@ struct LastOutput {
   int barrier;
   uint32_t buffer = 0;  // of the next row
 
-  CONVT_DEVICE bool meets() const { return width == vector; }
-
-  // Vectors of a pixel follow each other. Of those of 8 (128 bytes), which one is where depends on the lane that
-  // writes: neighbouring ones are as many pixels apart as fill all banks.
-  CONVT_DEVICE static uint32_t place(uint32_t number, int pixel) {
-    return number ^ (static_cast<uint32_t>(pixel / run) * vectors_of_tile & 7);
-  }
-
   template <class Value>
   CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
     constexpr int half = of_lane / 2;
     const int channel = lane % 4 * 2, column = which * columns_of_run + lane / 4 * run;
-    if (meets()) {
-      const int vector_bits = tile_bits + (vectors_of_tile == 2 ? 1 : 0);
-      const auto first = static_cast<uint32_t>((column << vector_bits) + slot * vectors_of_tile + channel / vector);
-      const device::SharedAddress begin = stage + buffer + static_cast<uint32_t>(channel % vector * sizeof(Scalar));
+    const auto pair = [&](int i, float (&v)[2]) {
 #pragma unroll
-      for (int i = 0; i < run; ++i) {
-        const float v[2] = {value(i / Stride % half, i / Stride / half, i % Stride, 0),
-                            value(i / Stride % half, i / Stride / half, i % Stride, 1)};
-        const device::SharedAddress at = begin + 16 * place(first + (static_cast<uint32_t>(i) << vector_bits), column);
-        if constexpr (sizeof(Scalar) == 4) {
-          device::store_shared_8(at, __float_as_uint(v[0]), __float_as_uint(v[1]));
-        } else {
-          device::store_shared_4(at, __uint_as_float(pack(Scalar{}, v[0], v[1])));
+      for (int q = 0; q < 2; ++q) v[q] = value(i / Stride % half, i / Stride / half, i % Stride, q);
+    };
+    if constexpr (stages) {
+      if (has_vectors()) {
+        const auto first = static_cast<uint32_t>((column << tile_bits) + slot);
+        const device::SharedAddress begin = stage + buffer + static_cast<uint32_t>(channel * sizeof(Scalar));
+#pragma unroll
+        for (int i = 0; i < run; ++i) {
+          float v[2];
+          pair(i, v);
+          device::store_shared_4(begin + 16 * place(first + (static_cast<uint32_t>(i) << tile_bits), column),
+                                 __uint_as_float(pack(Scalar{}, v[0], v[1])));
         }
+        return;
       }
-      return;
     }
     const bool first = channel < channels, second = channel + 1 < channels;
     Scalar* const at = to + (channel * y_channel + column * y_column);
 #pragma unroll
     for (int i = 0; i < run; ++i) {
-      const float v[2] = {value(i / Stride % half, i / Stride / half, i % Stride, 0),
-                          value(i / Stride % half, i / Stride / half, i % Stride, 1)};
+      float v[2];
+      pair(i, v);
       const bool is = column + i < left;
       Scalar* const pixel = at + i * y_column;
       if (width > 1) {
@@ -572,22 +567,20 @@ struct LastOutput {
       }
     }
   }
-  // The next row is written to the other buffer, if there is one; a row later, nobody reads this one any more.
+  // The next row is written to the other buffer; a row later, nobody reads this one any more.
   CONVT_DEVICE void end_row(Scalar* to) {
-    if (!meets()) return;
-    meet();
-    store_vectors(to, [&](uint32_t number, int pixel) {
-      return device::load_shared_16(stage + buffer + 16 * place(number, pixel));
-    });
-    if constexpr (stage_buffers(Strict) == 2) {
-      buffer ^= static_cast<uint32_t>(columns * 16 * vectors_of_tile) << tile_bits;
-    } else {
+    if constexpr (stages) {
+      if (!has_vectors()) return;
       meet();
+      store_vectors(to, [&](uint32_t number, int pixel) {
+        return device::load_shared_16(stage + buffer + 16 * place(number, pixel));
+      });
+      buffer ^= static_cast<uint32_t>(columns * 16) << tile_bits;
     }
   }
   // A row without taps.
   CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
-    if (!meets()) {
+    if (!has_vectors()) {
 #pragma unroll
       for (int k = 0; k < runs; ++k) put(to, k, [&](int, int, int, int q) { return bias[lane % 4 * 2 + q]; });
       return;
@@ -604,10 +597,20 @@ struct LastOutput {
     }
     store_vectors(to, [&](uint32_t, int) { return make_uint4(words[0], words[1], words[2], words[3]); });
   }
-  // All warps that meet have stored what they did.
-  CONVT_DEVICE void meet() const { device::named_barrier(barrier, 32 * present); }
+  // All warps that have tiles beside each other have stored their rows.
+  CONVT_DEVICE void end() const {
+    if (has_vectors()) meet();
+  }
 
  private:
+  CONVT_DEVICE bool has_vectors() const { return width == vector; }
+  CONVT_DEVICE void meet() const { device::named_barrier(barrier, 32 * present); }
+
+  // Vectors of a pixel follow each other. Of those of 128 bytes, which one is where depends on the lane that writes:
+  // neighbouring ones are as many pixels apart as fill all banks.
+  CONVT_DEVICE static uint32_t place(uint32_t number, int pixel) {
+    return number ^ (static_cast<uint32_t>(pixel / run) & 7);
+  }
   // Of the vectors of a pixel, the one that this lane stores.
   CONVT_DEVICE int of_pixel() const { return lane & ((vectors_of_tile << tile_bits) - 1); }
 
@@ -616,11 +619,10 @@ struct LastOutput {
   CONVT_DEVICE void store_vectors(Scalar* to, const Vector& of) const {
     constexpr int pixels_at_once = 32 / vectors_of_tile, rounds = columns / pixels_at_once;  // of all warps
     static_assert(columns % pixels_at_once == 0);
-    const int vector_bits = tile_bits + (vectors_of_tile == 2 ? 1 : 0);
     const bool is_present = of_pixel() < present * vectors_of_tile;
 #pragma unroll 1
     for (int part = slot; part < 1 << tile_bits; part += present) {
-      const int number = part * 32 + lane, pixel = number >> vector_bits;
+      const int number = part * 32 + lane, pixel = (number >> tile_bits) / vectors_of_tile;
       Scalar* const at = to + (of_pixel() - slot * vectors_of_tile) * vector + pixel * y_column;
 #pragma unroll
       for (int k = 0; k < rounds; ++k) {
@@ -890,9 +892,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     if (!more) break;
   }
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
-  if constexpr (Last) {
-    if (out.meets()) out.meet();
-  }
+  if constexpr (Last) out.end();
   if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns, Last>(p, bias);
 }
 
