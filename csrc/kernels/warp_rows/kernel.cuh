@@ -521,13 +521,11 @@ struct LastOutput {
   static constexpr int vector = 16 / sizeof(Scalar), vectors_of_tile = 8 / vector;
   static constexpr bool stages = stages_pixels(sizeof(Scalar));
 
-  device::SharedAddress stage;  // of the warps that meet
-  const float* all_bias;        // of their tiles
-  int32_t width, channels, left;
-  int64_t y_channel, y_column;
-  int lane, slot, tile_bits, present;  // tiles beside each other: the warp's, how many there may be, and are
-  int barrier;
-  uint32_t buffer = 0;  // of the next row
+  // The rest is computed where it is needed: strict float32 has no registers for it.
+  const Params& p;
+  int lane, warp;
+  int32_t channels, left;
+  uint32_t buffer;  // of the next row
 
   template <class Value>
   CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
@@ -539,31 +537,31 @@ struct LastOutput {
     };
     if constexpr (stages) {
       if (has_vectors()) {
-        const auto first = static_cast<uint32_t>((column << tile_bits) + slot);
-        const device::SharedAddress begin = stage + buffer + static_cast<uint32_t>(channel * sizeof(Scalar));
+        const auto first = static_cast<uint32_t>((column << p.tile_bits) + slot());
+        const device::SharedAddress begin = stage() + buffer + static_cast<uint32_t>(channel * sizeof(Scalar));
 #pragma unroll
         for (int i = 0; i < run; ++i) {
           float v[2];
           pair(i, v);
-          device::store_shared_4(begin + 16 * place(first + (static_cast<uint32_t>(i) << tile_bits), column),
+          device::store_shared_4(begin + 16 * place(first + (static_cast<uint32_t>(i) << p.tile_bits), column),
                                  __uint_as_float(pack(Scalar{}, v[0], v[1])));
         }
         return;
       }
     }
     const bool first = channel < channels, second = channel + 1 < channels;
-    Scalar* const at = to + (channel * y_channel + column * y_column);
+    Scalar* const at = to + (channel * p.y_channel + column * p.y_column);
 #pragma unroll
     for (int i = 0; i < run; ++i) {
       float v[2];
       pair(i, v);
       const bool is = column + i < left;
-      Scalar* const pixel = at + i * y_column;
-      if (width > 1) {
+      Scalar* const pixel = at + i * p.y_column;
+      if (p.store_width > 1) {
         store_if<2>(is && first, pixel, v);
       } else {
         store_if<1>(is && first, pixel, v);
-        store_if<1>(is && second, pixel + y_channel, v + 1);
+        store_if<1>(is && second, pixel + p.y_channel, v + 1);
       }
     }
   }
@@ -572,10 +570,10 @@ struct LastOutput {
     if constexpr (stages) {
       if (!has_vectors()) return;
       meet();
-      store_vectors(to, [&](uint32_t number, int pixel) {
-        return device::load_shared_16(stage + buffer + 16 * place(number, pixel));
+      store_vectors(to, [&, from = stage() + buffer](uint32_t number, int pixel) {
+        return device::load_shared_16(from + 16 * place(number, pixel));
       });
-      buffer ^= static_cast<uint32_t>(columns * 16) << tile_bits;
+      buffer ^= static_cast<uint32_t>(columns * 16) << p.tile_bits;
     }
   }
   // A row without taps.
@@ -586,7 +584,8 @@ struct LastOutput {
       return;
     }
     uint32_t words[4];
-    const float* from = all_bias + of_pixel() * vector;
+    const float* from = reinterpret_cast<const float*>(device::dynamic_shared_memory() + p.t.places.bias) +
+                        of_pixel() * vector;  // of all tiles
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if constexpr (sizeof(Scalar) == 4) {
@@ -603,8 +602,20 @@ struct LastOutput {
   }
 
  private:
-  CONVT_DEVICE bool has_vectors() const { return width == vector; }
-  CONVT_DEVICE void meet() const { device::named_barrier(barrier, 32 * present); }
+  CONVT_DEVICE bool has_vectors() const { return !Strict && p.store_width == vector; }
+  // The warp's tile among those beside each other, of which there may be 2^tile_bits and are so many.
+  CONVT_DEVICE int slot() const { return warp & ((1 << p.tile_bits) - 1); }
+  CONVT_DEVICE int present() const {
+    uint32_t tile_block = blockIdx.x;
+    p.tile_blocks.divide(tile_block);
+    return smaller(1 << p.tile_bits, p.groups * p.t.tiles - static_cast<int32_t>(tile_block << p.tile_bits));
+  }
+  // What the warps that meet stage.
+  CONVT_DEVICE device::SharedAddress stage() const {
+    return device::dynamic_shared_address() +
+           static_cast<uint32_t>(p.t.places.stages + (warp - slot()) * static_cast<int32_t>(p.t.stage_bytes));
+  }
+  CONVT_DEVICE void meet() const { device::named_barrier(2 + (warp >> p.tile_bits), 32 * present()); }
 
   // Vectors of a pixel follow each other. Of those of 128 bytes, which one is where depends on the lane that writes:
   // neighbouring ones are as many pixels apart as fill all banks.
@@ -612,24 +623,25 @@ struct LastOutput {
     return number ^ (static_cast<uint32_t>(pixel / run) & 7);
   }
   // Of the vectors of a pixel, the one that this lane stores.
-  CONVT_DEVICE int of_pixel() const { return lane & ((vectors_of_tile << tile_bits) - 1); }
+  CONVT_DEVICE int of_pixel() const { return lane & ((vectors_of_tile << p.tile_bits) - 1); }
 
   // Each warp a part of the row, as one of as many as there may be: of(number, pixel) of each vector.
   template <class Vector>
   CONVT_DEVICE void store_vectors(Scalar* to, const Vector& of) const {
     constexpr int pixels_at_once = 32 / vectors_of_tile, rounds = columns / pixels_at_once;  // of all warps
     static_assert(columns % pixels_at_once == 0);
-    const bool is_present = of_pixel() < present * vectors_of_tile;
+    const int warps_present = present();
+    const bool is_present = of_pixel() < warps_present * vectors_of_tile;
 #pragma unroll 1
-    for (int part = slot; part < 1 << tile_bits; part += present) {
-      const int number = part * 32 + lane, pixel = (number >> tile_bits) / vectors_of_tile;
-      Scalar* const at = to + (of_pixel() - slot * vectors_of_tile) * vector + pixel * y_column;
+    for (int part = slot(); part < 1 << p.tile_bits; part += warps_present) {
+      const int number = part * 32 + lane, pixel = (number >> p.tile_bits) / vectors_of_tile;
+      Scalar* const at = to + (of_pixel() - slot() * vectors_of_tile) * vector + pixel * p.y_column;
 #pragma unroll
       for (int k = 0; k < rounds; ++k) {
         const int further = pixel + k * pixels_at_once;
-        const uint4 v = of(static_cast<uint32_t>(number + (k * 32 << tile_bits)), further);
+        const uint4 v = of(static_cast<uint32_t>(number + (k * 32 << p.tile_bits)), further);
         const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-        store_words_if<16>(is_present && further < left, at + k * pixels_at_once * y_column, words);
+        store_words_if<16>(is_present && further < left, at + k * pixels_at_once * p.y_column, words);
       }
     }
   }
@@ -738,20 +750,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   const int32_t channels = smaller(8, p.cout - b.tile * 8);
   Y out = [&] {
     if constexpr (Last) {
-      const int team = warp >> p.tile_bits;
-      return Y{device::shared_address(shared + t.places.stages) +
-                   static_cast<uint32_t>(team << p.tile_bits) * static_cast<uint32_t>(t.stage_bytes),
-               reinterpret_cast<const float*>(shared + t.places.bias),
-               p.store_width,
-               channels,
-               left,
-               p.y_channel,
-               y_column,
-               lane,
-               slot,
-               p.tile_bits,
-               smaller(1 << p.tile_bits, p.groups * p.t.tiles - (b.group * p.t.tiles + b.tile - slot)),
-               2 + team};
+      return Y{p, lane, warp, channels, left, 0};
     } else {
       return Y{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
                p.store_width,
