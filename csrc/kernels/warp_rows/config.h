@@ -128,57 +128,102 @@ constexpr int32_t resident_blocks(int32_t columns, bool strict, int64_t stride) 
   return stride == 2 && columns == 2 && !strict ? 3 : 2;
 }
 
-// A model of the time of a tiling, which ranks them: instructions counted from the machine code; the clocks that they
-// take and the rest fitted to a sweep of cuts on an H200.
-inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
-                      const Slower& on_device) {
-  constexpr double multiprocessors = 132, clock = 1.75e9;
-  const bool is_strict = p.strict_float32();
-  const bool last = is_last(p);
-  const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
-  const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, is_strict, stride, c.rows);
-  const int64_t x_columns = of_lane + c.columns - 1;
-  const auto busy = static_cast<double>(busy_phases(h, p.stride_h));
-  const auto bare = static_cast<double>(p.stride_h) - busy;
+// Of a warp and a row of x, what the models count: instructions from the machine code, operands without factors of
+// their own.
+struct Work {
+  double convert, products, outputs;
+};
+inline Work work_of(const Config& c, const Problem& p, const Phases& h, const Phases& w) {
+  const bool strict = p.strict_float32();
+  const int64_t bytes = element_size(p.dtype);
+  const int32_t of_lane = lane_columns(bytes, p.stride_w), runs = lane_runs(bytes, strict, p.stride_w, c.rows);
   double taps_h = 0, taps_w = 0;
   for (int64_t r = 0; r < p.stride_h; ++r) taps_h += h.of[r].count;
-  for (int64_t r = 0; r < stride; ++r) taps_w += w.of[r].count;
+  for (int64_t r = 0; r < p.stride_w; ++r) taps_w += w.of[r].count;
+  const int32_t x_columns = of_lane + c.columns - 1, x_tiles = of_lane / 2 + c.columns - 1;
+  const double of_column = strict ? 13 : bytes == 4 ? 3.3 : 1.5, of_tile = strict ? 6 : static_cast<double>(bytes);
+  return {runs * (x_columns * of_column + (c.rows - 1) * x_tiles * of_tile),
+          taps_h * taps_w * (3 + runs * of_lane / 2 * (strict ? 10 : 1)),
+          static_cast<double>(runs * of_lane * p.stride_w)};
+}
+
+// A model of the time of a tiling, which ranks them: counted instructions; the clocks that they take and the rest are
+// fitted to sweeps of cuts on an H200, of NCHW and of channels_last.
+inline constexpr double clock = 1.75e9, multiprocessors = 132;
+
+inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+                              const Slower& on_device) {
+  const bool strict = p.strict_float32();
+  const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
+  const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, strict, stride, c.rows);
+  const auto busy = static_cast<double>(busy_phases(h, p.stride_h));
+  const auto bare = static_cast<double>(p.stride_h) - busy;
   int64_t width = whole;
   while (p.out_w % width != 0) width /= 2;
-
-  // Instructions of a warp for a row of x: operands, products, sums, stores.
-  const double convert = runs * (static_cast<double>(x_columns) * (is_strict    ? 13
-                                                                   : bytes == 4 ? 3.3
-                                                                                : 1.5) +
-                                 (c.rows - 1) * (of_lane / 2 + c.columns - 1) * (is_strict ? 6 : bytes));
-  const double products = taps_h * taps_w * (3 + runs * of_lane / 2 * (is_strict ? 10 : 1));
-  const double outputs = runs * 2 * of_lane * static_cast<double>(stride);
+  const auto [convert, products, positions] = work_of(c, p, h, w);
+  const double outputs = 2 * positions;
   const double copy =
-      24 * static_cast<double>(ceil_div<int64_t>(warp_columns(bytes, is_strict, stride, c.rows) * stride / width, 32));
+      24 * static_cast<double>(ceil_div<int64_t>(warp_columns(bytes, strict, stride, c.rows) * stride / width, 32));
   const bool direct = width == whole && of_lane * stride == whole;
-  const double store = last ? (bare + busy) * runs * 3 * of_lane * static_cast<double>(stride)
-                            : bare * copy + busy * (direct ? runs * 16 : outputs * 1.3 + copy);
+  const double store = bare * copy + busy * (direct ? runs * 16 : outputs * 1.3 + copy);
   const double row = 314 + 4.21 * convert + 4.56 * products + 1.34 * busy * outputs + 8.46 * store;  // clocks
 
   const auto grid = static_cast<double>(blocks(t, p));
-  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
-  const double resident =
-      std::min<double>(resident_blocks(c.columns, is_strict, stride),
-                       std::floor(shared_bytes / (static_cast<double>(t.shared_bytes) + reserved_bytes)));
+  const double resident = resident_blocks(c.columns, strict, stride);
   const double waves = std::ceil(grid / (multiprocessors * resident));
   const double compute = waves * (6230 + (t.rows + 0.069 * c.rows) * row * resident) / clock * on_device.compute;
   // Planes of y that are written at a time: many of them have many places in memory.
   const double planes =
       std::min(multiprocessors * resident, grid) / (static_cast<double>(t.chunks) * t.strip_blocks) * 8;
-  // Of a pixel, what a block writes at a time; the rest of a line is written later.
-  const auto together = static_cast<double>(std::min<int64_t>(8 * t.block_tiles, p.out_channels) * bytes);
-  const double slower = last ? (t.tile_blocks == 1 || together >= 128 ? 1 : 128 / together)
-                             : 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
+  const double slower = 1 + 0.118 * std::log2(1 + planes / 64) * (width < whole ? 3.07 : 1);
   const double again = 1 + 0.146 * (c.rows - 1) / t.rows;
   const double memory = static_cast<double>(bytes) *
                         (static_cast<double>(p.x_elements()) * again + static_cast<double>(p.y_elements()) * slower) /
                         4.28e12 * on_device.memory / std::min(1.0, grid / 100);
   return std::max(compute, memory) + 1.5e-6;
+}
+
+inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+                                const Slower& on_device) {
+  const bool strict = p.strict_float32();
+  const int64_t bytes = element_size(p.dtype), channels = p.out_channels_per_group();
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const double busy = number(busy_phases(h, p.stride_h)), bare = number(p.stride_h) - busy;
+  const auto [convert, products, positions] = work_of(c, p, h, w);
+  // Of a lane: its pairs of channels, or vectors, 32 lanes' of 8 channels.
+  const bool has_vectors = channels % 8 == 0;
+  const double pairs = positions * (channels % 2 == 0 ? 3 : 6), vectors = positions * number(bytes) / 8;
+  const double store = busy * (stages_pixels(bytes) && has_vectors ? 2 * (positions + vectors) : pairs) +
+                       bare * (has_vectors && !strict ? vectors : pairs);
+  const double row = 80 + 5.15 * convert + 3.14 * products + 5.57 * busy * positions + 7.04 * store;  // clocks
+
+  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
+  const double resident = std::min<double>(resident_blocks(c.columns, strict, p.stride_w),
+                                           std::floor(shared_bytes / (number(t.shared_bytes) + reserved_bytes)));
+  const double grid = number(blocks(t, p)), at_once = multiprocessors * resident;
+  // A warp brings its share of a tile's weights, some at a time.
+  const double weights = 65 * number(t.block_tiles * p.kernel_h * p.stride_w * c.columns);
+  const double compute = std::ceil(grid / at_once) * (2144 + weights + (t.rows + 0.045 * c.rows) * row * resident) /
+                         clock * on_device.compute;
+  // The more of y is written at a time, the more places in memory that has; and what is written in parts of sectors is
+  // read first, if it does not stay in the second level of cache.
+  constexpr double cached = 32 << 20;
+  const double y = number(p.y_elements() * bytes);
+  const double places = 1 + 0.07 * std::log2(std::max(1.0, std::min(1.0, at_once / grid) * y / cached));
+  const double together = number(std::min<int64_t>(8 * t.block_tiles, p.out_channels) * bytes);  // of a pixel
+  const bool in_parts = stages_pixels(bytes) ? !has_vectors : channels < 8;
+  const double written = in_parts                                ? 1 + 4 * std::min(1.0, y / cached)
+                         : t.tile_blocks == 1 || together >= 128 ? 1
+                                                                 : 1 + 0.116 * (128 / together - 1);
+  const double again = 1 + 0.146 * (c.rows - 1) / t.rows;
+  const double memory = (number(p.x_elements() * bytes) * again + y * written) * places / 4.24e12 * on_device.memory;
+  constexpr double power = 1.79;
+  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 6e-6;
+}
+
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+                      const Slower& on_device) {
+  return is_last(p) ? seconds_of_pixels(t, c, p, h, w, on_device) : seconds_of_rows(t, c, p, h, w, on_device);
 }
 
 // The fastest tiling by the model of a problem that the configuration takes, and its time.

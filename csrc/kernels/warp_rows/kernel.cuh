@@ -521,11 +521,19 @@ struct LastOutput {
   static constexpr int vector = 16 / sizeof(Scalar), vectors_of_tile = 8 / vector;
   static constexpr bool stages = stages_pixels(sizeof(Scalar));
 
-  // The rest is computed where it is needed: strict float32 has no registers for it.
   const Params& p;
   int lane, warp;
   int32_t channels, left;
-  uint32_t buffer;  // of the next row
+  // Of what is staged, and of those that meet, see below. In float32 they are computed where they are needed, which is
+  // seldom: there are no registers for them.
+  device::SharedAddress staged;
+  int meeting;
+  uint32_t buffer = 0;  // of the next row
+
+  CONVT_DEVICE LastOutput(const Params& params, int lane_number, int warp_number, int32_t of_tile, int32_t columns_left)
+      : p(params), lane(lane_number), warp(warp_number), channels(of_tile), left(columns_left) {
+    if constexpr (stages) staged = find_stage(), meeting = count_present();
+  }
 
   template <class Value>
   CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
@@ -538,7 +546,7 @@ struct LastOutput {
     if constexpr (stages) {
       if (has_vectors()) {
         const auto first = static_cast<uint32_t>((column << p.tile_bits) + slot());
-        const device::SharedAddress begin = stage() + buffer + static_cast<uint32_t>(channel * sizeof(Scalar));
+        const device::SharedAddress begin = staged + buffer + static_cast<uint32_t>(channel * sizeof(Scalar));
 #pragma unroll
         for (int i = 0; i < run; ++i) {
           float v[2];
@@ -570,7 +578,7 @@ struct LastOutput {
     if constexpr (stages) {
       if (!has_vectors()) return;
       meet();
-      store_vectors(to, [&, from = stage() + buffer](uint32_t number, int pixel) {
+      store_vectors(to, [&, from = staged + buffer](uint32_t number, int pixel) {
         return device::load_shared_16(from + 16 * place(number, pixel));
       });
       buffer ^= static_cast<uint32_t>(columns * 16) << p.tile_bits;
@@ -605,13 +613,14 @@ struct LastOutput {
   CONVT_DEVICE bool has_vectors() const { return !Strict && p.store_width == vector; }
   // The warp's tile among those beside each other, of which there may be 2^tile_bits and are so many.
   CONVT_DEVICE int slot() const { return warp & ((1 << p.tile_bits) - 1); }
-  CONVT_DEVICE int present() const {
+  CONVT_DEVICE int present() const { return stages ? meeting : count_present(); }
+  CONVT_DEVICE int count_present() const {
     uint32_t tile_block = blockIdx.x;
     p.tile_blocks.divide(tile_block);
     return smaller(1 << p.tile_bits, p.groups * p.t.tiles - static_cast<int32_t>(tile_block << p.tile_bits));
   }
   // What the warps that meet stage.
-  CONVT_DEVICE device::SharedAddress stage() const {
+  CONVT_DEVICE device::SharedAddress find_stage() const {
     return device::dynamic_shared_address() +
            static_cast<uint32_t>(p.t.places.stages + (warp - slot()) * static_cast<int32_t>(p.t.stage_bytes));
   }
@@ -750,7 +759,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   const int32_t channels = smaller(8, p.cout - b.tile * 8);
   Y out = [&] {
     if constexpr (Last) {
-      return Y{p, lane, warp, channels, left, 0};
+      return Y(p, lane, warp, channels, left);
     } else {
       return Y{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
                p.store_width,

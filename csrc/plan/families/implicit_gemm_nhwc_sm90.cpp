@@ -78,13 +78,16 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row, 
   const double of_store = together == 8 ? 2.9 : together == 2 ? 6.2 : 20;
   const double of_tile = std::max(alone / residents, multiply) + read / 96 + of_store * stores;
   const double work = clock * of_tile * residents * waves;
-  // A tile that has some of the channels shares sectors with others.
-  constexpr double sector_bytes = 32;
-  const double element = number(element_size(p.dtype));
+  // A tile that has some of the channels shares sectors with others, and with those of other groups, which are of
+  // another time, lines.
+  constexpr double sector_bytes = 32, line_bytes = 128;
+  const double written = number(channels) * number(element_size(p.dtype));
+  const auto shared = [&](double bytes) { return std::max(bytes / written - 1, 0.0); };
   const double again =
-      channels < p.out_channels ? 1.29 * std::max(sector_bytes / (number(channels) * element) - 1, 0.0) : 0;
+      (channels < p.out_channels ? 1.29 * shared(sector_bytes) : 0) + (p.groups > 1 ? 0.3 * shared(line_bytes) : 0);
   const double memory =
-      (0.825 * number(p.compulsory_bytes()) + again * number(p.y_elements()) * element) / device.bandwidth;
+      (0.825 * number(p.compulsory_bytes()) + again * number(p.y_elements() * element_size(p.dtype))) /
+      device.bandwidth;
   c.estimated_seconds = launch_seconds + 5.15e-6 + packing_seconds(p, device, packed) +
                         (copied > 0 ? copying_seconds(device, number(copied)) : 0) +
                         std::pow(std::pow(work, 1.37) + std::pow(memory, 1.37), 1 / 1.37);
