@@ -103,6 +103,9 @@ inline constexpr int64_t most_coalesced_rows = 1 << 13;
 Problem folded(const Problem& p);
 bool folds(const Problem& p);
 
+// Whether the elements of a dimension are `expected` apart, as far as it has several.
+inline bool dense(int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; }
+
 size_t hash(const Problem&);
 MemoryFormat memory_format(const std::array<int64_t, 4>& sizes, const Strides& strides);
 std::string describe(const Problem&);

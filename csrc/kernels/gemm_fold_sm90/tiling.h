@@ -14,10 +14,9 @@ inline bool is_last(const Problem& p) { return p.in_channels > 1 && p.x_strides[
 // Whether rows of the product are channels of y for each tap, rather than taps for each channel: channels_last weights.
 inline bool has_last_weights(const Problem& p) {
   const int64_t channels = p.out_channels_per_group();
-  const auto fits = [](int64_t size, int64_t stride, int64_t wanted) { return size == 1 || stride == wanted; };
   return channels > 1 && p.kernel_h * p.kernel_w > 1 && p.w_strides[1] == 1 &&
-         fits(p.kernel_w, p.w_strides[3], channels) &&
-         fits(p.kernel_h, p.w_strides[2], checked_mul(p.kernel_w, channels));
+         dense(p.kernel_w, p.w_strides[3], channels) &&
+         dense(p.kernel_h, p.w_strides[2], checked_mul(p.kernel_w, channels));
 }
 
 // Channels of which a tile has all taps, about the same in all tiles; none if it has too few rows. Its rows begin where

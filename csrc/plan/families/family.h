@@ -33,9 +33,6 @@ inline double copying_seconds(const DeviceInfo& device, double bytes) {
 
 inline Slower slower(const DeviceInfo& device) { return {4.8e12 / device.bandwidth, 132.0 / device.multiprocessors}; }
 
-// Whether the elements of a dimension are `expected` apart, as far as it has several.
-inline bool dense(int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; }
-
 inline Candidate refuse(Algorithm algorithm, const std::string& configuration, const std::string& reason) {
   Candidate c;
   c.algorithm = algorithm;
