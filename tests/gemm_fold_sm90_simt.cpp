@@ -66,8 +66,8 @@ void launch_row(const Plan& plan, const family::Params& params) {
   });
 }
 
-int copied = 0, in_place = 0, channels_last_copied = 0, channels_last_in_place = 0, channels_last_weights = 0, tiles_of_rows = 0,
-    tiles_of_columns = 0, begins_ahead[2] = {}, fewer_boxes = 0, several_images = 0, widths[9] = {};
+int copied = 0, in_place = 0, channels_last_copied = 0, channels_last_in_place = 0, channels_last_weights = 0,
+    tiles_of_rows = 0, tiles_of_columns = 0, begins_ahead[2] = {}, fewer_boxes = 0, several_images = 0, widths[9] = {};
 
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
@@ -140,13 +140,14 @@ int main(int argc, char** argv) {
     }
   });
   std::printf(
-      "copied: %d, as it is: %d, channels_last copied: %d, as it is: %d, its weights: %d, tiles of rows: %d, of columns: %d, "
+      "copied: %d, as it is: %d, channels_last copied: %d, as it is: %d, its weights: %d, tiles of rows: %d, of "
+      "columns: %d, "
       "ahead: %d, %d, fewer "
       "boxes: %d, several images: "
       "%d; ",
-      convt::copied, convt::in_place, convt::channels_last_copied, convt::channels_last_in_place, convt::channels_last_weights, convt::tiles_of_rows,
-      convt::tiles_of_columns, convt::begins_ahead[0], convt::begins_ahead[1], convt::fewer_boxes,
-      convt::several_images);
+      convt::copied, convt::in_place, convt::channels_last_copied, convt::channels_last_in_place,
+      convt::channels_last_weights, convt::tiles_of_rows, convt::tiles_of_columns, convt::begins_ahead[0],
+      convt::begins_ahead[1], convt::fewer_boxes, convt::several_images);
   std::printf("vectors of 1: %d, 2: %d, 4: %d, 8: %d\n", convt::widths[1], convt::widths[2], convt::widths[4],
               convt::widths[8]);
   return status;

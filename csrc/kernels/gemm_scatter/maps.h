@@ -43,7 +43,8 @@ inline TensorMapLayout make_x_map(const Problem& p, const void* x, int64_t image
                   {channel, checked_mul(channels, channel), p.x_strides[0]});
 }
 
-// The same in channels_last, as [image][group][position][channel]: `position` and `image` elements from one to the next.
+// The same in channels_last, as [image][group][position][channel]: `position` and `image` elements from one to the
+// next.
 inline TensorMapLayout make_last_x_map(const Problem& p, const void* x, int64_t position, int64_t image) {
   const int64_t channels = p.in_channels_per_group();
   return make_map(p, x, {channels, p.in_h * p.in_w, p.groups, p.batch}, {position, channels, image});
