@@ -54,20 +54,19 @@ bool run(int32_t row) {
   p = c.placed();
 
   const std::string name = std::string("column/") + config.name;
-  Plan plan;
-  try {
-    plan = make_forced_plan(p, *find_device("h200"), name);
-  } catch (const std::invalid_argument& e) {
+  std::string reason;
+  const std::optional<Plan> forced = forced_plan(p, name, &reason);
+  if (!forced) {
     // Large tiles of many columns do not fit, nor kernels that reach further than a small tile.
-    const std::string reason = e.what();
     if (reason.find("bytes of shared memory") != std::string::npos || reason.find("has no tile") != std::string::npos ||
         reason.find("where most of the memory is weights") != std::string::npos) {
       ++refused;
       return true;
     }
-    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
+    std::printf("%s\n%s\n", reason.c_str(), describe(p).c_str());
     return false;
   }
+  Plan plan = *forced;
   if (pick(0, 2) == 0) plan.cut[0] = 2;
   if (plan.cut[1] < p.out_channels_per_group()) ++divided;
   // Blocks take tile after tile.

@@ -71,19 +71,18 @@ bool run(int32_t row) {
   const Case<Scalar> c(p);
 
   const std::string name = std::string("large_stride/") + config.name;
-  Plan plan;
-  try {
-    plan = make_forced_plan(p, *find_device("h200"), name);
-  } catch (const std::invalid_argument& e) {
-    const std::string reason = e.what();
+  std::string reason;
+  const std::optional<Plan> forced = forced_plan(p, name, &reason);
+  if (!forced) {
     if (reason.find("bytes of shared memory") != std::string::npos ||
         !large_stride::compiled(config, Strict, sizeof(Scalar))) {
       ++refused;
       return true;
     }
-    std::printf("%s\n%s\n", e.what(), describe(p).c_str());
+    std::printf("%s\n%s\n", reason.c_str(), describe(p).c_str());
     return false;
   }
+  Plan plan = *forced;
   const auto launch = [&]<int Row>() {
     constexpr large_stride::Config its = large_stride::configs[Row];
     if constexpr (its.tile_columns > 0 && large_stride::compiled(its, Strict, sizeof(Scalar))) {
