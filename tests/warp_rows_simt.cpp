@@ -47,7 +47,8 @@ bool run() {
     p.dtype = data_type<Scalar>, p.precision = Strict || sizeof(Scalar) == 2 ? Precision::ieee : Precision::tf32;
     lay_out(p);
     if (pick(0, 1) == 0) {
-      p.x_strides = channels_last(p.x_sizes()), p.y_strides = channels_last(p.y_sizes());
+      p.x_strides = channels_last(p.x_sizes());
+      p.y_strides = pick(0, 7) == 0 ? dense(p.y_sizes()) : channels_last(p.y_sizes());
       // Channels of a larger tensor, rows and images that are the same.
       if (pick(0, 3) == 0) {
         p.x_strides[3] += 2 * pick(0, 3), p.x_strides[2] = pick(0, 1) * (p.in_w * p.x_strides[3] + 2 * pick(0, 3));
