@@ -19,13 +19,13 @@ struct Params {
   int64_t x_batch_stride, x_channel_stride, x_row_stride, x_column_stride;
   int64_t w_in_stride, w_out_stride, w_row_stride, w_column_stride;
   int64_t y_batch_stride, y_channel_stride, y_row_stride, y_column_stride, bias_stride;
-  int32_t chunks, tiles, boxes;            // boxes of positions, of a tile
-  int32_t batch, channels, out_channels;   // channels of a group
-  int32_t taps, tile_channels, tile_rows;  // of a tile; rows are taps of its channels
-  int32_t tap_pitch, kernel_row_pitch;     // of what is staged: bytes from a tap, or a row of them, to the next
-  int32_t slices;                          // of channels: each thread has the pairs of one
-  int32_t images, rows, columns;           // of a tile; rows and columns of y
-  int32_t rows_before, columns_before;     // of an image's first output, in its first tile
+  int32_t chunks, tiles, boxes;           // boxes of positions, of a tile
+  int32_t batch, channels, out_channels;  // channels of a group
+  int32_t taps, tile_channels;
+  int32_t tap_pitch, kernel_row_pitch;  // of what is staged: bytes from a tap, or a row of them, to the next
+  int32_t slices;                       // of channels: each thread has the pairs of one
+  int32_t images, rows, columns;        // of a tile; rows and columns of y
+  int32_t rows_before, columns_before;  // of an image's first output, in its first tile
   int32_t first_row, row_step, first_column, column_step, image_pitch, row_pitch;
   // In memory: elements from a row of x to the next, and from an image if x is copied; a segment that does not follow
   // the one before begins so many images and elements further.
@@ -80,7 +80,6 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.batch = narrow(p.batch), q.channels = narrow(p.in_channels_per_group());
   q.out_channels = narrow(p.out_channels_per_group());
   q.taps = narrow(p.kernel_h * p.kernel_w), q.tile_channels = narrow(t.channels);
-  q.tile_rows = q.taps * q.tile_channels;
   q.images = narrow(t.images), q.rows = narrow(t.rows), q.columns = narrow(t.columns);
   q.rows_before = narrow(t.rows_before), q.columns_before = narrow(t.columns_before);
   q.first_row = narrow(t.first_row), q.row_step = narrow(t.row_step);

@@ -50,11 +50,11 @@ struct Shared {
 // `skipped` come before the tile's channels, is none of theirs, or one of channels or taps that do not exist.
 template <int Row>
 CONVT_DEVICE int32_t staged_row(const Params& p, int32_t row, int32_t skipped) {
-  auto rest = static_cast<uint32_t>(row - skipped);
-  const bool exists = rest < static_cast<uint32_t>(p.tile_rows);
+  auto rest = static_cast<uint32_t>(larger(row - skipped, 0));
   const uint32_t whole = p.by_rows_of_w.divide(rest);
   const auto channel = static_cast<int32_t>(p.last_weights ? rest : whole);
   uint32_t tap = p.last_weights ? whole : rest;
+  const bool exists = row >= skipped && channel < p.tile_channels && static_cast<int32_t>(tap) < p.taps;
   const auto kernel_row = static_cast<int32_t>(p.by_kernel_columns.divide(tap));
   return !exists ? -1
                  : kernel_row * p.kernel_row_pitch + static_cast<int32_t>(tap) * p.tap_pitch +
