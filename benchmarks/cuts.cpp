@@ -169,12 +169,13 @@ struct WarpRows {
   const warp_rows::Config& config;
   const Problem& problem;
   Phases h = phases(problem.axis_h()), w = phases(problem.axis_w());
+  warp_rows::Work work = warp_rows::work_of(config, problem, h, w);
 
   WarpRows(int32_t row, const Problem& p) : config(configs[row]), problem(p) {}
   warp_rows::Tiling tiling(const Cut& cut) const { return warp_rows::tiling(config, problem, cut); }
   int64_t grid(const warp_rows::Tiling& t) const { return blocks(t, problem); }
   static int32_t block(const warp_rows::Tiling&) { return warp_rows::block; }
-  double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, h, w, {}); }
+  double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, work, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
     if (p.in_channels_per_group() > warp_rows::most_channels || p.stride_w > warp_rows::most_stride ||

@@ -141,10 +141,7 @@ int main(int argc, char** argv) {
   });
   std::printf(
       "copied: %d, as it is: %d, channels_last copied: %d, as it is: %d, its weights: %d, tiles of rows: %d, of "
-      "columns: %d, "
-      "ahead: %d, %d, fewer "
-      "boxes: %d, several images: "
-      "%d; ",
+      "columns: %d, ahead: %d, %d, fewer boxes: %d, several images: %d; ",
       convt::copied, convt::in_place, convt::channels_last_copied, convt::channels_last_in_place,
       convt::channels_last_weights, convt::tiles_of_rows, convt::tiles_of_columns, convt::begins_ahead[0],
       convt::begins_ahead[1], convt::fewer_boxes, convt::several_images);

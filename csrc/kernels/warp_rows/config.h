@@ -128,10 +128,10 @@ constexpr int32_t resident_blocks(int32_t columns, bool strict, int64_t stride) 
   return stride == 2 && columns == 2 && !strict ? 3 : 2;
 }
 
-// Of a warp and a row of x, what the models count: instructions from the machine code, operands without factors of
-// their own.
+// What the models count, whatever the tiling: of a warp and a row of x, instructions from the machine code and
+// positions of y that a lane has; and rows of y, with taps and without.
 struct Work {
-  double convert, products, outputs;
+  double convert, products, positions, busy, bare;
 };
 inline Work work_of(const Config& c, const Problem& p, const Phases& h, const Phases& w) {
   const bool strict = p.strict_float32();
@@ -142,25 +142,24 @@ inline Work work_of(const Config& c, const Problem& p, const Phases& h, const Ph
   for (int64_t r = 0; r < p.stride_w; ++r) taps_w += w.of[r].count;
   const int32_t x_columns = of_lane + c.columns - 1, x_tiles = of_lane / 2 + c.columns - 1;
   const double of_column = strict ? 13 : bytes == 4 ? 3.3 : 1.5, of_tile = strict ? 6 : static_cast<double>(bytes);
+  const auto busy = static_cast<double>(busy_phases(h, p.stride_h));
   return {runs * (x_columns * of_column + (c.rows - 1) * x_tiles * of_tile),
           taps_h * taps_w * (3 + runs * of_lane / 2 * (strict ? 10 : 1)),
-          static_cast<double>(runs * of_lane * p.stride_w)};
+          static_cast<double>(runs * of_lane * p.stride_w), busy, static_cast<double>(p.stride_h) - busy};
 }
 
 // A model of the time of a tiling, which ranks them: counted instructions; the clocks that they take and the rest are
 // fitted to sweeps of cuts on an H200, of NCHW and of channels_last.
 inline constexpr double clock = 1.75e9, multiprocessors = 132;
 
-inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p, const Work& work,
                               const Slower& on_device) {
   const bool strict = p.strict_float32();
   const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
   const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, strict, stride, c.rows);
-  const auto busy = static_cast<double>(busy_phases(h, p.stride_h));
-  const auto bare = static_cast<double>(p.stride_h) - busy;
   int64_t width = whole;
   while (p.out_w % width != 0) width /= 2;
-  const auto [convert, products, positions] = work_of(c, p, h, w);
+  const auto [convert, products, positions, busy, bare] = work;
   const double outputs = 2 * positions;
   const double copy =
       24 * static_cast<double>(ceil_div<int64_t>(warp_columns(bytes, strict, stride, c.rows) * stride / width, 32));
@@ -183,13 +182,12 @@ inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p
   return std::max(compute, memory) + 1.5e-6;
 }
 
-inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
+inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Work& work,
                                 const Slower& on_device) {
   const bool strict = p.strict_float32();
   const int64_t bytes = element_size(p.dtype), channels = p.out_channels_per_group();
   const auto number = [](auto n) { return static_cast<double>(n); };
-  const double busy = number(busy_phases(h, p.stride_h)), bare = number(p.stride_h) - busy;
-  const auto [convert, products, positions] = work_of(c, p, h, w);
+  const auto [convert, products, positions, busy, bare] = work;
   // Of a lane: its pairs of channels, or vectors, 32 lanes' of 8 channels.
   const bool has_vectors = channels % 8 == 0;
   const double pairs = positions * (channels % 2 == 0 ? 3 : 6), vectors = positions * number(bytes) / 8;
@@ -221,9 +219,8 @@ inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem&
   return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 6e-6;
 }
 
-inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Phases& h, const Phases& w,
-                      const Slower& on_device) {
-  return is_last(p) ? seconds_of_pixels(t, c, p, h, w, on_device) : seconds_of_rows(t, c, p, h, w, on_device);
+inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Work& work, const Slower& on_device) {
+  return is_last(p) ? seconds_of_pixels(t, c, p, work, on_device) : seconds_of_rows(t, c, p, work, on_device);
 }
 
 // The fastest tiling by the model of a problem that the configuration takes, and its time.
@@ -232,7 +229,7 @@ struct Choice {
   double seconds;
 };
 inline Choice choose(const Config& c, const Problem& p, const Slower& on_device, int64_t most_shared_bytes) {
-  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
+  const Work work = work_of(c, p, phases(p.axis_h()), phases(p.axis_w()));
   // As many as there are, of those that a block's warps may have.
   const auto up_to = [](int64_t n) {
     int32_t most = 1;
@@ -249,7 +246,7 @@ inline Choice choose(const Config& c, const Problem& p, const Slower& on_device,
         if (rows > 1 && rows >= 2 * most) break;
         const Tiling t = tiling(c, p, {block_strips, rows, block_tiles});
         if (t.shared_bytes > most_shared_bytes) break;
-        const double time = seconds(t, c, p, h, w, on_device);
+        const double time = seconds(t, c, p, work, on_device);
         if (best.seconds == 0 || time < best.seconds) best = {t, time};
       }
       if (one.strips % block_strips == 0) break;
