@@ -24,12 +24,8 @@ std::string few_channels_refusal(const Problem& p, const DeviceInfo& device) {
     return "takes inputs whose columns or channels are neighbours in memory";
   }
   if (device.compute_capability < 80) return "needs the asynchronous copies of sm_80 for inputs in channels_last";
-  const auto channels = static_cast<int32_t>(few_channels::word_channels(p));
-  const int32_t width = common_width(nullptr, 1,
-                                     {p.in_channels_per_group(), used_stride(p.batch, p.x_strides[0]),
-                                      used_stride(p.in_h, p.x_strides[2]), used_stride(p.in_w, p.x_strides[3])},
-                                     channels);
-  if (width != channels || (channels > 1 && !p.x_aligned)) {
+  const int64_t channels = few_channels::word_channels(p);
+  if (!has_pixels_of(p, channels) || (channels > 1 && !p.x_aligned)) {
     return "takes inputs in channels_last whose pixels are whole words of 4 bytes, the first one aligned to 16";
   }
   return "";

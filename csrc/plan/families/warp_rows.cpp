@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "../../kernels/access_width.h"
 #include "family.h"
 
 namespace convt {
@@ -28,11 +27,7 @@ std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
     if (!dense(p.in_channels, p.x_strides[1], 1)) {
       return "takes inputs whose columns or channels are neighbours in memory";
     }
-    const int32_t width = common_width(nullptr, 1,
-                                       {p.in_channels_per_group(), used_stride(p.batch, p.x_strides[0]),
-                                        used_stride(p.in_h, p.x_strides[2]), used_stride(p.in_w, p.x_strides[3])},
-                                       2);
-    if (width != 2 || !p.x_aligned) {
+    if (!has_pixels_of(p, 2) || !p.x_aligned) {
       return "takes inputs in channels_last of pairs of channels, the first one aligned to 16 bytes";
     }
   }
