@@ -52,23 +52,6 @@ int attribute(cudaDeviceAttr what, int device) {
   return value;
 }
 
-// Of an SM: FMA lanes, and how many times as many half-precision operations its tensor cores do (dense, float32
-// accumulation).
-struct Generation {
-  int first_capability;
-  double lanes, tensor_ratio;
-};
-
-Generation generation(int capability) {
-  constexpr Generation generations[] = {{70, 64, 8},   {80, 64, 16},   {86, 128, 4},
-                                        {90, 128, 16}, {100, 128, 32}, {120, 128, 4}};
-  Generation found = generations[0];
-  for (const Generation& g : generations) {
-    if (capability >= g.first_capability) found = g;
-  }
-  return found;
-}
-
 DeviceInfo query_device(int index) {
   const cudaDeviceProp& properties = *at::cuda::getDeviceProperties(static_cast<c10::DeviceIndex>(index));
   DeviceInfo d;
@@ -80,9 +63,7 @@ DeviceInfo query_device(int index) {
   const double memory_hz = 1e3 * attribute(cudaDevAttrMemoryClockRate, index);
   const double core_hz = 1e3 * attribute(cudaDevAttrClockRate, index);
   d.bandwidth = 2 * memory_hz * attribute(cudaDevAttrGlobalMemoryBusWidth, index) / 8;
-  const Generation sm = generation(d.compute_capability);
-  d.fp32_flops = 2 * sm.lanes * core_hz * d.multiprocessors;
-  d.fp16_flops = sm.tensor_ratio * d.fp32_flops;
+  d = at_clock(d, core_hz, d.name.find("GeForce") != std::string::npos);
   const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
   d.hopper_code = d.compute_capability == 90 && compiled_for_hopper();
   return d;
