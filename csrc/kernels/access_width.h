@@ -23,9 +23,7 @@ inline int32_t access_width(const void* pointer, int64_t element_bytes, const st
   return widest;
 }
 
-// A stride that is never used may be any number, which would decide how wide accesses are: it counts as 0.
-constexpr int64_t used_stride(int64_t size, int64_t stride) { return size > 1 ? stride : 0; }
-// The same in 32 bits, which hold every stride that is used where a family refuses others.
+// A used stride in 32 bits, which hold every one where a family refuses others.
 constexpr int32_t used_stride_32(int64_t size, int64_t stride) {
   return static_cast<int32_t>(used_stride(size, stride));
 }

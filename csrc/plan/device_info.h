@@ -41,7 +41,7 @@ inline Generation generation(int32_t capability) {
 
 // What a device's SMs do at the clock that the driver names. They rank candidates and are never reported as
 // measurements. GeForce cards accumulate in float32 at half of the tensor cores' rate.
-inline DeviceInfo at_clock(DeviceInfo d, double core_hz, bool geforce) {
+inline DeviceInfo at_clock(DeviceInfo d, double core_hz, bool geforce = false) {
   const Generation sm = generation(d.compute_capability);
   d.fp32_flops = 2 * sm.lanes * core_hz * d.multiprocessors;
   d.fp16_flops = sm.tensor_ratio * d.fp32_flops / (geforce ? 2 : 1);
@@ -51,17 +51,17 @@ inline DeviceInfo at_clock(DeviceInfo d, double core_hz, bool geforce) {
 // As the driver describes them, so that a device's name has the plans of the device.
 inline const std::vector<DeviceInfo>& known_devices() {
   static const std::vector<DeviceInfo> devices = {
-      at_clock({"v100", 70, 80, 98304, 6291456, 0.90e12}, 1.53e9, false),
-      at_clock({"t4", 75, 40, 65536, 4194304, 0.32e12}, 1.59e9, false),
-      at_clock({"a100", 80, 108, 166912, 41943040, 2.04e12}, 1.41e9, false),
-      at_clock({"a10", 86, 72, 101376, 6291456, 0.60e12}, 1.695e9, false),
+      at_clock({"v100", 70, 80, 98304, 6291456, 0.90e12}, 1.53e9),
+      at_clock({"t4", 75, 40, 65536, 4194304, 0.32e12}, 1.59e9),
+      at_clock({"a100", 80, 108, 166912, 41943040, 2.04e12}, 1.41e9),
+      at_clock({"a10", 86, 72, 101376, 6291456, 0.60e12}, 1.695e9),
       at_clock({"rtx3090", 86, 82, 101376, 6291456, 0.94e12}, 1.695e9, true),
-      at_clock({"l4", 89, 58, 101376, 50331648, 0.30e12}, 2.04e9, false),
-      at_clock({"l40s", 89, 142, 101376, 100663296, 0.86e12}, 2.52e9, false),
+      at_clock({"l4", 89, 58, 101376, 50331648, 0.30e12}, 2.04e9),
+      at_clock({"l40s", 89, 142, 101376, 100663296, 0.86e12}, 2.52e9),
       at_clock({"rtx4090", 89, 128, 101376, 75497472, 1.01e12}, 2.52e9, true),
-      at_clock({"h100", 90, 132, 232448, 52428800, 3.35e12}, 1.98e9, false),
-      at_clock({"h200", 90, 132, 232448, 62914560, 4.81e12}, 1.98e9, false),
-      at_clock({"b200", 100, 148, 232448, 132120576, 8.00e12}, 1.965e9, false),
+      at_clock({"h100", 90, 132, 232448, 52428800, 3.35e12}, 1.98e9),
+      at_clock({"h200", 90, 132, 232448, 62914560, 4.81e12}, 1.98e9),
+      at_clock({"b200", 100, 148, 232448, 132120576, 8.00e12}, 1.965e9),
       at_clock({"rtx5090", 120, 170, 101376, 100663296, 1.79e12}, 2.407e9, true),
   };
   return devices;

@@ -106,11 +106,13 @@ bool folds(const Problem& p);
 // Whether the elements of a dimension are `expected` apart, as far as it has several.
 inline bool dense(int64_t size, int64_t stride, int64_t expected) { return size == 1 || stride == expected; }
 
+// A stride that is never used may be any number, which would decide how wide accesses are: it counts as 0.
+constexpr int64_t used_stride(int64_t size, int64_t stride) { return size > 1 ? stride : 0; }
+
 // Whether x's pixels, and in them the groups, begin at multiples of `channels` elements, if x is in channels_last.
 inline bool has_pixels_of(const Problem& p, int64_t channels) {
-  const auto whole = [&](int64_t size, int64_t stride) { return size == 1 || stride % channels == 0; };
-  return p.in_channels_per_group() % channels == 0 && whole(p.batch, p.x_strides[0]) && whole(p.in_h, p.x_strides[2]) &&
-         whole(p.in_w, p.x_strides[3]);
+  return p.in_channels_per_group() % channels == 0 && used_stride(p.batch, p.x_strides[0]) % channels == 0 &&
+         used_stride(p.in_h, p.x_strides[2]) % channels == 0 && used_stride(p.in_w, p.x_strides[3]) % channels == 0;
 }
 
 size_t hash(const Problem&);

@@ -64,9 +64,8 @@ inline bool is_channels_last(const Problem& p) {
 
 // Vectors, if all rows (in channels_last pixels) start at a multiple of 4 elements, and are a multiple long.
 inline Load load_of(const Problem& p) {
-  const auto whole = [&](int64_t size, int64_t stride) { return size <= 1 || stride % 4 == 0; };
-  const bool rows = p.in_w % 4 == 0 && whole(p.batch, p.x_strides[0]) && whole(p.in_h, p.x_strides[2]) &&
-                    whole(p.in_channels, p.x_strides[1]);
+  const bool rows = p.in_w % 4 == 0 && used_stride(p.batch, p.x_strides[0]) % 4 == 0 &&
+                    used_stride(p.in_h, p.x_strides[2]) % 4 == 0 && used_stride(p.in_channels, p.x_strides[1]) % 4 == 0;
   const bool vectors = p.x_aligned && (is_channels_last(p) ? has_pixels_of(p, 4) : rows);
   return load_of(element_size(p.dtype), vectors);
 }
