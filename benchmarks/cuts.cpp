@@ -168,8 +168,7 @@ struct WarpRows {
 
   const warp_rows::Config& config;
   const Problem& problem;
-  Phases h = phases(problem.axis_h()), w = phases(problem.axis_w());
-  warp_rows::Work work = warp_rows::work_of(config, problem, h, w);
+  warp_rows::Work work = warp_rows::work_of(config, problem);
 
   WarpRows(int32_t row, const Problem& p) : config(configs[row]), problem(p) {}
   warp_rows::Tiling tiling(const Cut& cut) const { return warp_rows::tiling(config, problem, cut); }
@@ -178,18 +177,31 @@ struct WarpRows {
   double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, work, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
-    if (p.in_channels_per_group() > warp_rows::most_channels || p.stride_w > warp_rows::most_stride ||
-        h.last - h.first >= config.rows || w.last - w.first >= config.columns) {
+    const Phases h = phases(warp_rows::counted(config, p.axis_h()).axis);
+    const Phases w = phases(warp_rows::counted(config, p.axis_w()).axis);
+    if (p.in_channels_per_group() > config.steps * warp_rows::step_channels || p.stride_w < config.least_stride ||
+        p.stride_w > config.most_stride || h.last - h.first >= config.rows || w.last - w.first >= config.columns) {
+      return {};
+    }
+    if (config.whole &&
+        (warp_rows::is_last(p) || warp_rows::tiling(config, p, {1, 1, 1, 1, 1}).strips > warp_rows::warps)) {
       return {};
     }
     std::vector<Cut> result{warp_rows::cut_of(warp_rows::choose(config, p, {}, most_shared_bytes).tiling)};
     const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
-    const warp_rows::Tiling one = warp_rows::tiling(config, p, {1, 1, 1});
+    const warp_rows::Tiling one = warp_rows::tiling(config, p, {1, 1, 1, 1, 1});
     const int32_t most_tiles = warp_rows::is_last(p) ? std::min(warp_rows::warps, 2 * one.tile_blocks - 1) : 1;
     for (int32_t tiles = 1; tiles <= most_tiles; tiles *= 2) {
-      for (int32_t strips = 1; strips <= warp_rows::warps / tiles && strips < 2 * one.strips; strips *= 2) {
+      for (int32_t strips = config.whole ? result[0][0] : 1;
+           strips <= warp_rows::warps / tiles && strips < 2 * one.strips; strips *= 2) {
         for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
-          result.push_back({strips, rows, tiles});
+          if (config.whole) {
+            for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
+              for (int32_t buffers : {1, 2}) result.push_back({strips, rows, tiles, buffers, of_warp});
+            }
+          } else {
+            result.push_back({strips, rows, tiles});
+          }
         }
       }
     }

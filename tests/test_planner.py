@@ -248,8 +248,8 @@ def test_strict_float32_of_few_terms_is_not_split_into_two_parts():
     few = plan("forward", torch.float32, shapes=shapes, stride=2)
     reserved = {c.algorithm for c in few.candidates if c.fits and c.reservation}
     assert {"implicit_gemm_sm80", "column"} & reserved
-    # It has float32 instructions.
-    assert few.algorithm == "few_channels"
+    # Float32 instructions, or operands in three parts.
+    assert few.algorithm in ("few_channels", "warp_rows")
     assert "is less accurate than float32 in sums of so few terms" in str(few)
     many = plan("forward", torch.float32, shapes=((4, 64, 64, 64), (64, 32, 2, 2)), stride=2)
     assert many.algorithm != "direct"

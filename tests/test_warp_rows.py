@@ -28,9 +28,13 @@ from convt import _C
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
-CONFIGURATIONS = tuple(f"warp_rows/{window}" for window in ("2x2", "3x2", "3x3"))
+WINDOWS = ("2x2", "3x2", "3x3")
+# Those that write rows whole have no channels_last.
+WHOLE = tuple(f"warp_rows/{window}_rows" for window in ("2x2", "3x2", "1x1"))
+CONFIGURATIONS = (*(f"warp_rows/{window}" for window in WINDOWS), *WHOLE)
 STRIDES = (1, 2, 3)
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
+BOTH = tuple((c, memory) for memory in LAYOUTS for c in CONFIGURATIONS if c not in WHOLE or memory == LAYOUTS[0])
 
 # Layers of benchmarks/data/cases.csv.
 LAYERS = {
@@ -39,6 +43,9 @@ LAYERS = {
     "gtcrn.de_conv3": Problem(16, 16, 16, (501, 33), (1, 5), (1, 2), (0, 2), (0, 0), 2),
     "pytorch_wavelets.dwt_inv_nonsep": Problem(8, 12, 3, (129, 129), (4, 4), (2, 2), (2, 2), (0, 0), 3),
 }
+
+# Outputs that read one input.
+KB81 = Problem(16, 32, 64, (64, 128), (3, 3), (5, 5), (1, 1), (0, 0), 1, (2, 2))
 
 
 def test_random_problems_in_the_emulator(tmp_path):
@@ -68,7 +75,7 @@ def test_refusals_say_why():
     assert {c.refusal for c in candidates(takes).values()} == {""}
     refused = {
         "takes at most 8 input channels a group, not 9": Problem(1, 9, 8, (6, 8), (2, 2), (2, 2)),
-        "takes strides of a row up to 3, not 4": Problem(1, 8, 8, (6, 8), (2, 4), (2, 4)),
+        "takes strides of a row of 1 to 3, not 4": Problem(1, 8, 8, (6, 8), (2, 4), (2, 4)),
         "takes strides of a column up to 32, not 33": Problem(1, 8, 8, (6, 8), (2, 2), (33, 2)),
         "takes images of less than 2^30 elements": Problem(1, 8, 64, (4096, 2048), (2, 2), (2, 2)),
         "takes outputs that read at most 3 rows of the input beside each other, not 4": Problem(
@@ -85,6 +92,23 @@ def test_refusals_say_why():
     assert {c.refusal for c in candidates(odd, memory=torch.channels_last).values()} == {
         "takes inputs in channels_last of pairs of channels, the first one aligned to 16 bytes"
     }
+    rows = "2x2_rows"
+    refused = {
+        "takes rows of outputs of at least 32 bytes, not 28": candidates(
+            Problem(1, 8, 8, (6, 7), (2, 2), (2, 2)), torch.float16
+        ),
+        "takes rows of at most 256 outputs, not 258": candidates(Problem(1, 8, 8, (6, 129), (2, 2), (2, 2))),
+        "takes rows of at most 255 outputs, not 256": candidates(Problem(1, 8, 8, (6, 128), (4, 4), (2, 2), (1, 1))),
+        "writes rows of channels, takes no channels_last": candidates(takes, memory=torch.channels_last),
+        "needs sm_90": candidates(takes, device="a100"),
+        "takes strides of a row of 2 to 3, not 1": candidates(Problem(1, 8, 8, (6, 16), (2, 2), (2, 1))),
+    }
+    for reason, of_layer in refused.items():
+        assert of_layer[rows].refusal == reason
+    assert candidates(Problem(1, 8, 8, (6, 128), (2, 2), (2, 2)))[rows].fits
+    assert "takes at most 32 input channels a group, not 33" in {
+        c.refusal for c in candidates(Problem(1, 33, 8, (6, 8), (2, 2), (2, 2))).values()
+    }
     assert {c.refusal for c in candidates(takes, torch.float64).values()} == {"has no float64"}
     assert {c.refusal for c in candidates(takes, device="t4").values()} == {"needs tensor cores of sm_80"}
     # Rows of the kernel whose weights no block can hold.
@@ -98,6 +122,8 @@ def test_layers_of_its_kind_are_planned_with_it():
     for dtype in DTYPES:
         for memory in LAYOUTS:
             assert explained(p, dtype, memory, device="h200").algorithm == "warp_rows"
+    for dtype in DTYPES:
+        assert explained(KB81, dtype, device="h200").configuration == "1x1_rows"
 
 
 # GPU
@@ -105,16 +131,19 @@ def test_layers_of_its_kind_are_planned_with_it():
 
 def problem(rng, configuration, most_height=12, most_width=150, memory=torch.contiguous_format):
     """One that a configuration takes."""
+    one = "1x1" in configuration  # outputs that read one input
+    most_channels = 32 if one else 8
     while True:
         groups = rng.choice((1, 1, 2, 3, 8))
-        stride = (rng.randint(1, 5), rng.choice(STRIDES))
+        strides = (2, 3, 4, 5) if one else STRIDES[1:] if configuration in WHOLE else STRIDES
+        stride = (rng.randint(1, 5), rng.choice(strides))
         dilation = (1, 1) if rng.random() < 0.6 else (rng.randint(1, 3), rng.randint(1, 3))
         p = Problem(
             batch=rng.randint(1, 3),
-            in_channels=groups * rng.choice((8, rng.randint(1, 8))),
+            in_channels=groups * rng.choice((most_channels, rng.randint(1, most_channels))),
             out_channels=groups * rng.choice((8, 16, rng.randint(1, 20))),
             size=(rng.randint(1, most_height), rng.choice((rng.randint(1, most_width), 8 * rng.randint(1, 20)))),
-            kernel=tuple(rng.randint(1, 2 * s + 1) for s in stride),
+            kernel=tuple(rng.randint(1, s if one else 2 * s + 1) for s in stride),
             stride=stride,
             padding=(rng.randint(0, 4), rng.randint(0, 6)),
             output_padding=tuple(rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)),
@@ -123,7 +152,9 @@ def problem(rng, configuration, most_height=12, most_width=150, memory=torch.con
         )
         if min(p.y_shape) <= 0:
             continue
-        if candidates(p, memory=memory)[configuration.removeprefix("warp_rows/")].fits:
+        # In any type: in 16 bits rows are short, in 32 long.
+        name = configuration.removeprefix("warp_rows/")
+        if all(candidates(p, dtype, memory)[name].fits for dtype in (torch.float16, torch.float32)):
             return p
 
 
@@ -137,9 +168,8 @@ def operands(p, dtype, rng, memory):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
+@pytest.mark.parametrize(("configuration", "memory"), BOTH, ids=str)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_problems(configuration, precision, memory, seed):
     dtype, rng = precise(precision), random.Random(f"{configuration} {precision} {memory} {seed}")
@@ -157,7 +187,8 @@ def test_random_problems(configuration, precision, memory, seed):
 @pytest.mark.parametrize("stride", STRIDES)
 def test_misaligned_inputs(precision, offset, stride):
     p = Problem(2, 16, 32, (7, 40), (2, stride), (2, stride), (1, 1), (0, 0), 2)
-    check_misaligned(CONFIGURATIONS, precision, p, offset)
+    configurations = [c for c in CONFIGURATIONS if c not in WHOLE or stride > 1]
+    check_misaligned(configurations, precision, p, offset)
 
 
 @pytest.mark.gpu
@@ -169,9 +200,14 @@ def test_real_layers(layer, memory, precision):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("configuration", CONFIGURATIONS)
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("memory", LAYOUTS, ids=str)
+def test_outputs_that_read_one_input(precision):
+    check_against_direct("warp_rows", precision, KB81)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("configuration", "memory"), BOTH, ids=str)
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_nan_and_inf_spread_by_taps_only(configuration, memory, precision):
     check_spread_in_ones(configuration, precision, lambda rng: problem(rng, configuration, 6, 40, memory), memory)
 
@@ -179,7 +215,8 @@ def test_nan_and_inf_spread_by_taps_only(configuration, memory, precision):
 @pytest.mark.gpu
 @pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 def test_the_largest_numbers_are_not_lost_in_parts(memory):
-    check_the_largest_numbers(CONFIGURATIONS, Problem(1, 8, 8, (5, 40), (2, 2), (2, 2)), memory)
+    configurations = [c for c, taken in BOTH if taken == memory]
+    check_the_largest_numbers(configurations, Problem(1, 8, 8, (5, 40), (2, 2), (2, 2)), memory)
 
 
 @pytest.mark.gpu
@@ -187,6 +224,7 @@ def test_the_largest_numbers_are_not_lost_in_parts(memory):
 @pytest.mark.parametrize("layer", ("kb75", "grouped_32"))
 def test_strict_float32_is_as_accurate_as_torch(layer, memory):
     check_accuracy("warp_rows", Problem(**{**LAYERS[layer].__dict__, "batch": 1}), memory)
+    check_accuracy("warp_rows", Problem(**{**KB81.__dict__, "batch": 1}))
 
 
 @pytest.mark.gpu

@@ -240,10 +240,9 @@ CONVT_DEVICE void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-CONVT_DEVICE void bulk_store(void* global, const void* shared, uint32_t bytes) {
+CONVT_DEVICE void bulk_store(void* global, SharedAddress shared, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared_address(shared)),
-               "r"(bytes)
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(global), "r"(shared), "r"(bytes)
                : "memory");
 #endif
 }

@@ -1146,12 +1146,11 @@ void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], MatrixDescriptor
 inline bool has_copy_engine = true;  // false: as before sm_90
 
 inline void fence_async_proxy() {}
-inline void bulk_store(void* global, const void* shared, uint32_t bytes) {
-  if (reinterpret_cast<uintptr_t>(shared) % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 ||
-      bytes % 16 != 0) {
+inline void bulk_store(void* global, SharedAddress shared, uint32_t bytes) {
+  if (shared % 16 != 0 || reinterpret_cast<uintptr_t>(global) % 16 != 0 || bytes % 16 != 0) {
     simt::fail("a bulk store is not aligned to 16 bytes");
   }
-  const simt::AsyncCopy copy{global, shared, bytes, bytes};
+  const simt::AsyncCopy copy{global, reinterpret_cast<const void*>(shared), bytes, bytes};
   if (simt::coin()) {
     simt::perform(copy);
   } else {

@@ -700,7 +700,7 @@ CONVT_DEVICE void copy_bias(const Params& p, const Block& b, const Unit& u, Scal
       const auto place =
           static_cast<int32_t>((reinterpret_cast<uintptr_t>(y + head) - device::shared_address(image)) % line_bytes) /
           size;
-      device::bulk_store(y + head, image + place, static_cast<uint32_t>(body * size));
+      device::bulk_store(y + head, device::shared_address(image + place), static_cast<uint32_t>(body * size));
     }
 #pragma unroll 1
     for (int32_t i = lane % lanes; i < edges; i += lanes) y[i < head ? i : i + body] = image[0];

@@ -15,25 +15,34 @@
 
 namespace convt::warp_rows {
 
-// Rows and columns of x, beside each other, that the outputs of a row and a column of x read, at most.
+// Rows and columns of x, beside each other, that the outputs of a row and a column of x read, at most; steps of 8 input
+// channels of a group; and whether the warps of a row write it together, by the copy engine of sm_90 (NCHW).
 struct Config {
   const char* name;
   int32_t rows, columns;
+  int32_t steps = 1;
+  bool whole = false;
+  int32_t least_stride = 1, most_stride = 3;  // of a row: all its phases are in registers at a time
 };
-inline constexpr Config configs[] = {{"2x2", 2, 2}, {"3x2", 3, 2}, {"3x3", 3, 3}};
+inline constexpr Config configs[] = {{"2x2", 2, 2},
+                                     {"3x2", 3, 2},
+                                     {"3x3", 3, 3},
+                                     {"2x2_rows", 2, 2, 1, true, 2, 3},
+                                     {"3x2_rows", 3, 2, 1, true, 2, 3},
+                                     {"1x1_rows", 1, 1, 4, true, 2, 5}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t warps = 8;
 inline constexpr int32_t block = 32 * warps;
-inline constexpr int32_t most_stride = 3;  // of a row: all its phases are in registers at a time
-inline constexpr int32_t most_rows = 3;    // of a configuration
-inline constexpr int32_t most_columns = 3;
-inline constexpr int32_t most_channels = 8;  // of x and a group: those that an instruction multiplies
+inline constexpr int32_t most_stride = 5;  // of all configurations
+inline constexpr int32_t most_rows = 3;
+inline constexpr int32_t most_windows = 9;   // phases of a row x columns of x
+inline constexpr int32_t step_channels = 8;  // of x and a group: those that an instruction multiplies
 
 // Neighbouring columns of x whose outputs a lane has, two for each tile of 16 columns: 16 bytes of them where a stride
 // divides that.
 constexpr int32_t lane_columns(int64_t element_bytes, int64_t stride) {
-  return static_cast<int32_t>(16 / element_bytes / (stride == 2 ? 2 : 1));
+  return stride > 3 ? 4 : static_cast<int32_t>(16 / element_bytes / (stride == 2 ? 2 : 1));
 }
 
 // Runs of so many columns that a lane has, a warp's columns apart. Strict float32 multiplies six parts one after the
@@ -65,9 +74,28 @@ inline bool is_last(const Problem& p) {
   return (p.in_w > 1 && p.x_strides[3] != 1) || memory_format(p.y_sizes(), p.y_strides) != MemoryFormat::contiguous;
 }
 
+// Outputs counted so that those of phase 0 read what the kernel's first tap leads to: the axis from the last multiple
+// of the stride on that is not behind its padding. The first `skipped` ones do not exist. Those of a stride then read
+// as few inputs as can be.
+struct Counted {
+  Axis<int64_t> axis;
+  int32_t skipped;
+};
+inline Counted counted(const Config& c, const Axis<int64_t>& axis) {
+  if (!c.whole) return {axis, 0};
+  Counted result{axis, static_cast<int32_t>(axis.padding % axis.stride)};
+  result.axis.padding -= result.skipped, result.axis.out += result.skipped;
+  return result;
+}
+
+// Of a channel whose rows are written whole: what is copied of rows without taps at a time, and the elements of a
+// sector of memory that two rows share.
+inline constexpr int32_t bias_bytes = 1024, sector_bytes = 32;
+
 // How the problem is cut, for both sides of the launch.
 struct Tiling {
-  int32_t tiles;  // of 8 output channels of a group
+  int32_t tiles;       // of 8 output channels of a group
+  int32_t warp_tiles;  // that a warp computes in turn of a row of x: 2 or 1
   // A block's warps have some tiles of all groups, in channels_last, where these share lines of memory: those of a
   // pixel are written at about the same time. In NCHW it has one.
   int32_t block_tiles, tile_blocks;
@@ -76,10 +104,13 @@ struct Tiling {
   int32_t strip_blocks;
   int32_t rows;  // of x, of whose outputs a warp computes all phases
   int32_t chunks;
+  int32_t buffers;     // of rows that are written whole
+  int32_t lead_bytes;  // before the first of them
   struct {
-    int32_t bias, stages, rows;
-  } places;                                                    // in shared memory, bytes; the weights are first
-  int64_t weight_bytes, stage_bytes, row_bytes, shared_bytes;  // of a tile; the next two of a warp
+    int32_t bias, stages, rows, shared_sectors, bias_rows;
+  } places;  // in shared memory, bytes; the weights are first
+  // Of a tile; of a warp, or a channel of a whole row; of a warp.
+  int64_t weight_bytes, stage_bytes, row_bytes, shared_bytes;
 };
 
 // Words of weights that a lane has of 8 channels in and out.
@@ -87,36 +118,62 @@ constexpr int32_t fragment_words(int64_t element_bytes, bool strict) { return st
 
 // What a plan says of a tiling; the rest follows from the problem.
 using Cut = std::array<int32_t, 8>;
-inline Cut cut_of(const Tiling& t) { return {t.block_strips, t.rows, t.block_tiles}; }
+inline Cut cut_of(const Tiling& t) { return {t.block_strips, t.rows, t.block_tiles, t.buffers, t.warp_tiles}; }
 
 inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   Tiling t{};
   const int64_t bytes = element_size(p.dtype), columns = warp_columns(bytes, p.strict_float32(), p.stride_w, c.rows);
   t.tiles = static_cast<int32_t>(ceil_div<int64_t>(p.out_channels_per_group(), 8));
-  t.strips = static_cast<int32_t>(ceil_div<int64_t>(p.out_w, columns * p.stride_w));
-  t.block_strips = cut[0], t.rows = cut[1], t.block_tiles = cut[2];
-  t.tile_blocks = static_cast<int32_t>(ceil_div<int64_t>(p.groups * t.tiles, t.block_tiles));
+  const Counted h = counted(c, p.axis_h()), w = counted(c, p.axis_w());
+  t.strips = static_cast<int32_t>(ceil_div<int64_t>(w.axis.out, columns * p.stride_w));
+  t.block_strips = cut[0], t.rows = cut[1], t.block_tiles = cut[2], t.buffers = cut[3];
+  t.warp_tiles = c.whole ? cut[4] : 1;
+  t.tile_blocks =
+      static_cast<int32_t>(ceil_div<int64_t>(p.groups * ceil_div<int64_t>(t.tiles, t.warp_tiles), t.block_tiles));
   const int64_t row_warps = warps / (t.block_strips * t.block_tiles);
   t.strip_blocks = static_cast<int32_t>(ceil_div<int64_t>(t.strips, t.block_strips));
-  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(p.out_h, p.stride_h * t.rows * row_warps));
+  t.chunks = static_cast<int32_t>(ceil_div<int64_t>(h.axis.out, p.stride_h * t.rows * row_warps));
   int64_t end = 0;
   const auto place = [&](int64_t size) {
     const int64_t at = end;
     end = ceil_div<int64_t>(at + size, 16) * 16;
     return static_cast<int32_t>(at);
   };
-  t.weight_bytes = p.kernel_h * p.stride_w * c.columns * 32 * fragment_words(bytes, p.strict_float32()) * 4;
-  place(t.block_tiles * t.weight_bytes);
-  t.places.bias = place(t.block_tiles * 8 * 4);
-  t.stage_bytes = 8 * bytes *
-                  (is_last(p) ? (stages_pixels(bytes) ? 2 * columns * p.stride_w : 0)
-                              : stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows));
-  t.places.stages = place(warps * t.stage_bytes);
-  t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) *
+  t.weight_bytes = p.kernel_h * p.stride_w * c.columns * c.steps * 32 * fragment_words(bytes, p.strict_float32()) * 4;
+  const int64_t tiles = t.block_tiles * t.warp_tiles;
+  place(tiles * t.weight_bytes);
+  t.places.bias = place(tiles * 8 * 4);
+  if (c.whole) {
+    // Those that are skipped, then as many bytes behind a multiple of 16 as in y. Lanes that write together have their
+    // channels, whose vectors are an odd number apart, in different banks.
+    t.lead_bytes = static_cast<int32_t>(ceil_div<int64_t>(w.skipped * bytes, 16) * 16);
+    t.stage_bytes = 16 * (ceil_div<int64_t>(t.lead_bytes + 16 + t.strips * columns * p.stride_w * bytes, 16) | 1);
+    t.places.stages = place(row_warps * t.buffers * 8 * t.stage_bytes);
+    t.places.shared_sectors = place(row_warps * tiles * 8 * sector_bytes);
+    t.places.bias_rows = place(busy_phases(phases(h.axis), p.stride_h) < p.stride_h ? tiles * 8 * bias_bytes : 0);
+  } else {
+    t.stage_bytes = 8 * bytes *
+                    (is_last(p) ? (stages_pixels(bytes) ? 2 * columns * p.stride_w : 0)
+                                : stage_pitch(bytes, p.strict_float32(), p.stride_w, c.rows));
+    t.places.stages = place(warps * t.stage_bytes);
+  }
+  t.row_bytes = lane_runs(bytes, p.strict_float32(), p.stride_w, c.rows) * c.steps *
                 raw_words(bytes, lane_columns(bytes, p.stride_w), c.columns, is_last(p)) * 32 * 4;
   t.places.rows = place(in_buffers(p.strict_float32(), p.stride_w) ? warps * t.row_bytes : 0);
   t.shared_bytes = end;
   return t;
+}
+
+// The most warps that may have the strips of a row.
+inline int32_t warps_up_to(int64_t n) {
+  int32_t most = 1;
+  while (most < warps && most < n) most *= 2;
+  return most;
+}
+// Of the least shared memory.
+inline Cut least_cut(const Config& c, const Problem& p) {
+  if (!c.whole) return {1, 1, 1, 0};
+  return {warps_up_to(tiling(c, p, {1, 1, 1, 1, 1}).strips), 1, 1, 1, 1};
 }
 
 inline int64_t blocks(const Tiling& t, const Problem& p) {
@@ -133,7 +190,8 @@ constexpr int32_t resident_blocks(int32_t columns, bool strict, int64_t stride) 
 struct Work {
   double convert, products, positions, busy, bare;
 };
-inline Work work_of(const Config& c, const Problem& p, const Phases& h, const Phases& w) {
+inline Work work_of(const Config& c, const Problem& p) {
+  const Phases h = phases(counted(c, p.axis_h()).axis), w = phases(counted(c, p.axis_w()).axis);
   const bool strict = p.strict_float32();
   const int64_t bytes = element_size(p.dtype);
   const int32_t of_lane = lane_columns(bytes, p.stride_w), runs = lane_runs(bytes, strict, p.stride_w, c.rows);
@@ -143,8 +201,9 @@ inline Work work_of(const Config& c, const Problem& p, const Phases& h, const Ph
   const int32_t x_columns = of_lane + c.columns - 1, x_tiles = of_lane / 2 + c.columns - 1;
   const double of_column = strict ? 13 : bytes == 4 ? 3.3 : 1.5, of_tile = strict ? 6 : static_cast<double>(bytes);
   const auto busy = static_cast<double>(busy_phases(h, p.stride_h));
-  return {runs * (x_columns * of_column + (c.rows - 1) * x_tiles * of_tile),
-          taps_h * taps_w * (3 + runs * of_lane / 2 * (strict ? 10 : 1)),
+  const int64_t steps = ceil_div<int64_t>(p.in_channels_per_group(), step_channels);
+  return {static_cast<double>(steps * runs) * (x_columns * of_column + (c.rows - 1) * x_tiles * of_tile),
+          static_cast<double>(steps) * taps_h * taps_w * (3 + runs * of_lane / 2 * (strict ? 10 : 1)),
           static_cast<double>(runs * of_lane * p.stride_w), busy, static_cast<double>(p.stride_h) - busy};
 }
 
@@ -182,6 +241,42 @@ inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p
   return std::max(compute, memory) + 1.5e-6;
 }
 
+// Blocks of a multiprocessor, for which its shared memory suffices too.
+inline double resident_of(const Tiling& t, const Config& c, bool strict, int64_t stride) {
+  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
+  return std::min<double>(resident_blocks(c.columns, strict, stride),
+                          std::floor(shared_bytes / (static_cast<double>(t.shared_bytes) + reserved_bytes)));
+}
+
+// Of rows that the copy engine writes.
+inline double seconds_of_whole_rows(const Tiling& t, const Config& c, const Problem& p, const Work& work,
+                                    const Slower& on_device) {
+  const int64_t bytes = element_size(p.dtype);
+  const auto number = [](auto n) { return static_cast<double>(n); };
+  const auto [convert, products, positions, busy, bare] = work;
+  const int64_t run = lane_columns(bytes, p.stride_w) * p.stride_w;
+  int64_t width = 16 / bytes;  // of what a lane puts into shared memory
+  while ((p.out_w | counted(c, p.axis_w()).skipped | run) % width != 0) width /= 2;
+  // A warp stores the elements of the sectors that its channels' rows share, 32 lanes at a time.
+  const int64_t channels = ceil_div<int64_t>(8, t.strips);
+  const int64_t sectors =
+      p.out_w * bytes % sector_bytes == 0 ? 0 : ceil_div<int64_t>(channels * sector_bytes / bytes, 32);
+  const double tile = 1.89 * products + busy * (180 + 16.1 * positions / number(width) + (t.buffers == 1 ? 26 : 0)) +
+                      (busy + bare) * 73 * number(sectors);
+  const double row = 103 + 0.615 * convert + t.warp_tiles * tile;  // clocks of a warp by itself
+  const double grid = number(blocks(t, p)), resident = resident_of(t, c, p.strict_float32(), p.stride_w);
+  const double weights = 40.6 * number(t.warp_tiles * p.kernel_h * p.stride_w * c.columns * c.steps);
+  const double compute = std::ceil(grid / (multiprocessors * resident)) *
+                         (2550 + weights + (t.rows + 0.07 * c.rows) * row * (2.69 + resident)) / clock *
+                         on_device.compute;
+  const double planes = std::min(multiprocessors * resident, grid) / number(t.chunks) * 8;
+  const double memory = number(p.x_elements() * bytes + p.y_elements() * bytes) *
+                        (1 + 0.015 * std::log2(1 + planes / 64)) / 3.6e12 * on_device.memory /
+                        std::min(1.0, grid / 100);
+  constexpr double power = 2.83;
+  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 6e-6;
+}
+
 inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Work& work,
                                 const Slower& on_device) {
   const bool strict = p.strict_float32();
@@ -195,9 +290,7 @@ inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem&
                        bare * (has_vectors && !strict ? vectors : pairs);
   const double row = 80 + 5.15 * convert + 3.14 * products + 5.57 * busy * positions + 7.04 * store;  // clocks
 
-  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
-  const double resident = std::min<double>(resident_blocks(c.columns, strict, p.stride_w),
-                                           std::floor(shared_bytes / (number(t.shared_bytes) + reserved_bytes)));
+  const double resident = resident_of(t, c, strict, p.stride_w);
   const double grid = number(blocks(t, p)), at_once = multiprocessors * resident;
   // A warp brings its share of a tile's weights, some at a time.
   const double weights = 65 * number(t.block_tiles * p.kernel_h * p.stride_w * c.columns);
@@ -220,6 +313,7 @@ inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem&
 }
 
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Work& work, const Slower& on_device) {
+  if (c.whole) return seconds_of_whole_rows(t, c, p, work, on_device);
   return is_last(p) ? seconds_of_pixels(t, c, p, work, on_device) : seconds_of_rows(t, c, p, work, on_device);
 }
 
@@ -229,25 +323,38 @@ struct Choice {
   double seconds;
 };
 inline Choice choose(const Config& c, const Problem& p, const Slower& on_device, int64_t most_shared_bytes) {
-  const Work work = work_of(c, p, phases(p.axis_h()), phases(p.axis_w()));
-  // As many as there are, of those that a block's warps may have.
-  const auto up_to = [](int64_t n) {
-    int32_t most = 1;
-    while (most < warps && most < n) most *= 2;
-    return most;
-  };
-  const Tiling one = tiling(c, p, {1, 1, 1});
-  const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
+  const Work work = work_of(c, p);
+  const Tiling one = tiling(c, p, {1, 1, 1, 1, 1});
   Choice best{};
-  for (int32_t block_tiles = is_last(p) ? up_to(one.tile_blocks) : 1; block_tiles > 0; block_tiles /= 2) {
+  const auto try_cut = [&](const Cut& cut) {
+    const Tiling t = tiling(c, p, cut);
+    if (t.shared_bytes > most_shared_bytes) return false;
+    const double time = seconds(t, c, p, work, on_device);
+    if (best.seconds == 0 || time < best.seconds) best = {t, time};
+    return true;
+  };
+  if (c.whole) {
+    const int32_t strips = warps_up_to(one.strips);
+    const int64_t rows = ceil_div<int64_t>(counted(c, p.axis_h()).axis.out, p.stride_h * (warps / strips));
+    for (int32_t tiles = std::min(2, one.tiles); tiles > 0; --tiles) {
+      for (int32_t buffers : {2, 1}) {
+        // Blocks that have as many rows each.
+        for (int64_t chunks = 1; chunks < 2 * rows; chunks += chunks < 6 ? 1 : chunks / 3) {
+          const auto of_chunk = static_cast<int32_t>(ceil_div<int64_t>(rows, std::min(chunks, rows)));
+          try_cut({strips, of_chunk, 1, buffers, tiles});
+        }
+      }
+    }
+    return best;
+  }
+  const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
+  for (int32_t block_tiles = is_last(p) ? warps_up_to(one.tile_blocks) : 1; block_tiles > 0; block_tiles /= 2) {
     // The warps of a block have strips beside each other as far as there are any; fewer, if some would have none.
-    for (int32_t block_strips = std::min(up_to(one.strips), warps / block_tiles); block_strips > 0; block_strips /= 2) {
+    for (int32_t block_strips = std::min(warps_up_to(one.strips), warps / block_tiles); block_strips > 0;
+         block_strips /= 2) {
       for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
         if (rows > 1 && rows >= 2 * most) break;
-        const Tiling t = tiling(c, p, {block_strips, rows, block_tiles});
-        if (t.shared_bytes > most_shared_bytes) break;
-        const double time = seconds(t, c, p, work, on_device);
-        if (best.seconds == 0 || time < best.seconds) best = {t, time};
+        if (!try_cut({block_strips, rows, block_tiles})) break;
       }
       if (one.strips % block_strips == 0) break;
     }

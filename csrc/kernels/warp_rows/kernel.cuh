@@ -12,7 +12,7 @@
 
 namespace convt::warp_rows {
 
-// What a warp computes: 8 output channels (`tile`) of a group, and of the first of its rows of x on.
+// What a warp computes: 8 output channels (`tile`) of a group, or the next 8 too, and of the first of its rows of x on.
 struct Part {
   int32_t image, group, tile, strip, row;
   int32_t slot;  // of its tile, in the block
@@ -32,23 +32,28 @@ CONVT_DEVICE Part part_of(const Params& p, uint32_t index, int32_t warp) {
   const auto group = static_cast<int32_t>(p.tiles.divide(tile));
   return {static_cast<int32_t>(image),
           group,
-          static_cast<int32_t>(tile),
+          static_cast<int32_t>(tile) * p.t.warp_tiles,
           (static_cast<int32_t>(strip) << p.strip_bits) + (warp & ((1 << p.strip_bits) - 1)),
           static_cast<int32_t>(chunk) * (p.t.rows * warps >> bits) + (warp >> p.strip_bits) * p.t.rows,
           slot,
           !Last || group < p.groups};
 }
 
-// The weights of a tile's output channels: of a kernel row, a phase and a column of x, as a lane multiplies them. The
-// warps of a tile share them out, each of which has some of them on their way at a time.
-template <class Scalar, bool Strict, bool Last>
+// Tiles of a warp that exist.
+CONVT_DEVICE int32_t tiles_of(const Params& p, const Part& b) { return smaller(p.t.warp_tiles, p.t.tiles - b.tile); }
+
+// The weights of a tile's output channels, or of Two: of a kernel row, a phase and a column of x, as a lane multiplies
+// them. The warps of a tile share them out, each of which has some of them on their way at a time.
+template <class Scalar, bool Strict, int Steps, bool Last, bool Two>
 struct Weights {
   static constexpr int words = fragment_words(sizeof(Scalar), Strict), together = Last ? 6 : 3;
 
   const Params& p;
   const Scalar* w;   // of the lane's channels
-  bool has[2];       // of the lane's input channels
-  uint32_t windows;  // kernel rows x phases x columns of x
+  bool has[2];       // of the lane's input channels, of the first step
+  uint32_t windows;  // kernel rows x phases x columns of x x steps
+  uint32_t count;    // of all tiles
+  int32_t left;      // output channels of the group, the lane's of the first tile and those behind it
   uint32_t first;    // of those on their way
   uint32_t elements[together][2];
 
@@ -57,8 +62,10 @@ struct Weights {
     const int32_t co = b.tile * 8 + lane / 4, ci = lane % 4 * 2;
     w = static_cast<const Scalar*>(p.w) + int64_t{b.group * p.cin + ci} * p.w_in + int64_t{co} * p.w_out;
 #pragma unroll
-    for (int e = 0; e < 2; ++e) has[e] = b.exists && co < p.cout && ci + e < p.cin;
-    windows = static_cast<uint32_t>(p.kernel_h) * p.window.divisor;
+    for (int e = 0; e < 2; ++e) has[e] = b.exists && (Two || co < p.cout) && ci + e < p.cin;
+    windows = static_cast<uint32_t>(p.kernel_h) * p.window.divisor * Steps;
+    count = Two ? windows * static_cast<uint32_t>(tiles_of(p, b)) : windows;
+    left = p.cout - co;
     first = threadIdx.x / 32 >> (Last ? p.tile_bits : 0);
     load();
   }
@@ -69,7 +76,7 @@ struct Weights {
     while (true) {
 #pragma unroll
       for (int k = 0; k < together; ++k) {
-        if (first + k * step() >= windows) return bad;
+        if (first + k * step() >= count) return bad;
         const uint32_t (&element)[2] = elements[k];
         uint32_t* to = weights + ((first + k * step()) * 32 + threadIdx.x % 32) * words;
         if constexpr (Strict) {
@@ -99,13 +106,21 @@ struct Weights {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
       uint32_t column = first + k * step();
-      const bool is = column < windows;
+      const bool second = Two && column >= windows;  // tile
+      const bool is = column < count && (!Two || left > (second ? 8 : 0));
+      if (second) column -= windows;
+      const auto channel = static_cast<int32_t>(column % Steps) * step_channels;  // the step's first
+      column /= Steps;
       const auto row = static_cast<int32_t>(p.window.divide(column));
       const int32_t tap = p.tap_columns[column];
       const Scalar* at = w + int64_t{row} * p.w_row + int64_t{tap} * p.w_column;
+      if constexpr (Steps > 1) at += int64_t{channel} * p.w_in;
+      if (second) at += int64_t{8} * p.w_out;
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        load_if<sizeof(Scalar)>(is && tap >= 0 && has[e], e == 0 ? at : at + p.w_in, &elements[k][e]);
+        const bool has_channel =
+            has[e] && (Steps == 1 || channel < p.cin - static_cast<int32_t>(threadIdx.x % 4 * 2) - e);
+        load_if<sizeof(Scalar)>(is && tap >= 0 && has_channel, e == 0 ? at : at + p.w_in, &elements[k][e]);
       }
     }
   }
@@ -361,28 +376,31 @@ CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
   }
 }
 
-// Computes a warp's outputs again where they are NaN.
+// Computes a warp's outputs of a tile again where they are NaN.
 template <class Scalar, bool Strict, int Columns, bool Last>
-__noinline__ __device__ void repair(const Params& p, const float* bias) {
+__noinline__ __device__ void repair(const Params& p, const float* bias, int32_t tile) {
+  // Rows and columns are counted, see Counted: those that are skipped do not exist.
   const Part b = part_of<Last>(p, blockIdx.x, static_cast<int32_t>(threadIdx.x) / 32);
-  const int32_t co = b.tile * 8, channels = smaller(8, p.cout - co);
+  const int32_t co = tile * 8, channels = smaller(8, p.cout - co);
   const int32_t out_column = b.strip * Columns;
   const int32_t columns = smaller(p.w_axis.out - out_column, Columns);
-  const int32_t first = b.row * p.h.stride;
-  const int32_t last = smaller(first + p.t.rows * p.h.stride, p.h.out);
+  const int32_t first = b.row * p.h.stride < p.skipped_rows ? p.skipped_rows : b.row * p.h.stride;
+  const int32_t last = smaller((b.row + p.t.rows) * p.h.stride, p.h.out);
+  const int32_t skipped = out_column < p.skipped_columns ? p.skipped_columns - out_column : 0;
   const Scalar* image = static_cast<const Scalar*>(p.x) + b.image * p.x_batch;
   __syncwarp();  // the outputs are stored
 #pragma unroll 1
   for (int32_t row = first; row < last; ++row) {
     const int64_t y_column = Last ? p.y_column : 1;
+    const int32_t first_column = out_column + skipped;
     Scalar* to = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + co) * p.y_channel +
-                 row * p.y_row + out_column * y_column;
+                 (row - p.skipped_rows) * p.y_row + (first_column - p.skipped_columns) * y_column;
     repair_outputs<Scalar>(
-        channels, columns,
+        channels, columns - skipped,
         [&](int32_t channel, int32_t column) { return to + (channel * p.y_channel + column * y_column); },
         [&](int32_t channel, int32_t column) {
           return bias[channel] +
-                 sum_of_phases<Scalar, Strict>(p, image, row, out_column + column, b.group, co + channel);
+                 sum_of_phases<Scalar, Strict>(p, image, row, first_column + column, b.group, co + channel);
         });
   }
 }
@@ -656,10 +674,252 @@ struct LastOutput {
   }
 };
 
-template <class Scalar, bool Strict, int Stride, int Rows, int Columns, bool Aligned, bool Last>
-__global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride))
-    warp_rows_kernel(const __grid_constant__ Params p) {
-  using Y = std::conditional_t<Last, LastOutput<Scalar, Strict, Stride, Rows>, Output<Scalar, Strict, Stride, Rows>>;
+// Rows written whole, wherever they begin: the warps that have a row's strips put them into shared memory, each channel
+// as far behind a multiple of 16 bytes as it is in y, and meet. Then each copies the channels that are its own: whole
+// sectors of memory by the copy engine, and the sector that a row shares with the one before by threads, in one store.
+template <class Scalar, bool Strict, int Stride, int Rows>
+struct WholeRows {
+  static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
+  static constexpr int columns = columns_of_run * lane_runs(sizeof(Scalar), Strict, Stride, Rows);
+  static constexpr int size = sizeof(Scalar), whole = 16 / size, in_sector = sector_bytes / size;
+
+  const Params& p;
+  int lane, strip;
+  int32_t channels, tile = 0;   // of the next row: the tile's channels, which one of the warp's it is
+  int group;                    // of the warps that have a row's strips, in the block
+  device::SharedAddress stage;  // of the first channel, in the first buffer
+  uint32_t other = 0;           // bytes from there to the next row's buffer
+  bool begins = true;           // with the next row
+
+  CONVT_DEVICE WholeRows(const Params& params, int lane_number, int warp, int strip_number)
+      : p(params), lane(lane_number), strip(strip_number), group(warp >> params.strip_bits) {
+    const auto of_group = static_cast<uint32_t>(group * p.t.buffers) * buffer_bytes();
+    stage = device::dynamic_shared_address() + static_cast<uint32_t>(p.t.places.stages) + of_group;
+  }
+
+  // What rows without taps are copied from: of a channel, by a warp that has its bias in every lane.
+  CONVT_DEVICE static void fill(const Params& p, int lane, int channel, uint32_t element) {
+    if constexpr (size == 2) element |= element << 16;
+    device::SharedAddress to = device::dynamic_shared_address() +
+                               static_cast<uint32_t>(p.t.places.bias_rows + channel * bias_bytes + lane * 16);
+#pragma unroll
+    for (int i = 0; i < bias_bytes; i += 32 * 16, to += 32 * 16) {
+      device::store_shared_16(to, element, element, element, element);
+    }
+    device::fence_async_proxy();
+  }
+
+  // What follows is of this one of the warp's tiles, from whose first channel on the group has `left`.
+  CONVT_DEVICE void of_tile(int which, int32_t left) { tile = which, channels = smaller(8, left - 8 * which); }
+
+  // A lane's outputs of a row and a run: value(tile, half, phase, q) is of channel 2 (lane % 4) + q. `to` is the row's
+  // first output.
+  template <class Value>
+  CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
+    constexpr int half = of_lane / 2;
+    constexpr bool has_vectors = run * size % 16 == 0;
+    const int channel = lane % 4 * 2, column = strip * columns + which * columns_of_run + lane / 4 * run;
+    const device::SharedAddress begin =
+        stage + other + static_cast<uint32_t>(p.t.lead_bytes + (column - p.skipped_columns) * size);
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      float v[run];
+#pragma unroll
+      for (int e = 0; e < of_lane; ++e) {
+#pragma unroll
+        for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
+      }
+      const device::SharedAddress at =
+          begin + static_cast<uint32_t>(channel + q) * pitch() + (place_of(to, channel + q) & 15);
+      if (has_vectors && p.store_width == whole) {
+#pragma unroll
+        for (int i = 0; i < run; i += whole) {
+          const auto w = words<4>(v + i);
+          device::store_shared_16(at + static_cast<uint32_t>(i * size), w.v[0], w.v[1], w.v[2], w.v[3]);
+        }
+      } else if (p.store_width >= whole / 2) {
+#pragma unroll
+        for (int i = 0; i < run; i += whole / 2) {
+          const auto w = words<2>(v + i);
+          device::store_shared_8(at + static_cast<uint32_t>(i * size), w.v[0], w.v[1]);
+        }
+      } else if (size == 4 || p.store_width > 1) {
+#pragma unroll
+        for (int i = 0; i < run; i += whole / 4) {
+          device::store_shared_4(at + static_cast<uint32_t>(i * size), __uint_as_float(words<1>(v + i).v[0]));
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < run; i += 2) {
+          const uint32_t pair = pack_pair(v[i], v[i + 1]);
+          device::store_shared_2(at + static_cast<uint32_t>(i * size), pair);
+          device::store_shared_2(at + static_cast<uint32_t>((i + 1) * size), pair >> 16);
+        }
+      }
+    }
+  }
+  CONVT_DEVICE void end_row(Scalar* to) {
+    if (p.t.buffers > 1) device::bulk_wait_read<0>();  // the other buffer, by this thread
+    device::fence_async_proxy();
+    meet();
+    copy<false>(to, nullptr);
+    if (p.t.buffers > 1) {
+      other ^= buffer_bytes();
+    } else {
+      device::bulk_wait_read<0>();
+      meet();
+    }
+  }
+  // A row without taps.
+  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) { copy<true>(to, bias); }
+
+  // `to` is behind the last row, of the tile.
+  CONVT_DEVICE void end_tile(Scalar* to) const {
+    each_sector(to, [&](int, uint32_t place, Scalar* sector, device::SharedAddress kept) {
+      if (element() < place % sector_bytes / size) store_element(sector, load_element(kept));
+    });
+  }
+  // Whether the outputs of the warps that meet are to be repaired, all of them written.
+  CONVT_DEVICE bool end(bool spoilt) const {
+    if constexpr (Strict) spoilt = device::named_barrier_or(2 + group, 32 * p.t.strips, spoilt);
+    if (!spoilt) {
+      device::bulk_wait_read<0>();  // the block's shared memory
+      return false;
+    }
+    device::bulk_wait();
+    meet();
+    return true;
+  }
+
+ private:
+  template <int Count>
+  struct Words {
+    uint32_t v[Count];
+  };
+  CONVT_DEVICE static uint32_t pack_pair(float low, float high) {
+    if constexpr (size == 4) {
+      return 0;
+    } else {
+      return pack(Scalar{}, low, high);
+    }
+  }
+  template <int Count>
+  CONVT_DEVICE static Words<Count> words(const float* v) {
+    Words<Count> result;
+#pragma unroll
+    for (int i = 0; i < Count; ++i) result.v[i] = size == 4 ? __float_as_uint(v[i]) : pack_pair(v[2 * i], v[2 * i + 1]);
+    return result;
+  }
+
+  CONVT_DEVICE uint32_t pitch() const { return static_cast<uint32_t>(p.t.stage_bytes); }
+  CONVT_DEVICE uint32_t buffer_bytes() const { return 8 * pitch(); }
+  // The last bits of the address of a channel's element.
+  CONVT_DEVICE uint32_t place_of(const Scalar* to, int channel) const {
+    return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to)) +
+           static_cast<uint32_t>(channel) * static_cast<uint32_t>(p.y_channel) * size;
+  }
+  // A channel's first output, in the next row's buffer.
+  CONVT_DEVICE device::SharedAddress row(int channel, uint32_t place) const {
+    return stage + other + static_cast<uint32_t>(p.t.lead_bytes) + static_cast<uint32_t>(channel) * pitch() +
+           place % 16;
+  }
+  CONVT_DEVICE void meet() const {
+    __syncwarp();
+    device::named_barrier(2 + group, 32 * p.t.strips);
+  }
+
+  CONVT_DEVICE static uint32_t load_element(device::SharedAddress from) {
+    if constexpr (size == 4) {
+      return device::load_shared_4(from);
+    } else {
+      return device::load_shared_2(from);
+    }
+  }
+  CONVT_DEVICE static void store_element(Scalar* to, uint32_t v) { store_words_if<size>(true, to, &v); }
+
+  // The lane's element of a sector.
+  CONVT_DEVICE uint32_t element() const { return static_cast<uint32_t>(lane % in_sector); }
+  // Of the warp's channels, the sectors that their elements `to` begin in or behind: use(channel, the last bits of that
+  // element's address, the lane's element of the sector, and of that in shared memory which is kept from row to row).
+  template <class Use>
+  CONVT_DEVICE void each_sector(Scalar* to, const Use& use) const {
+    if (p.whole_sectors) return;
+    const device::SharedAddress kept =
+        device::dynamic_shared_address() +
+        static_cast<uint32_t>(p.t.places.shared_sectors + (group * p.t.warp_tiles + tile) * 8 * sector_bytes) +
+        element() * size;
+#pragma unroll 1
+    for (int c = strip + lane / in_sector * p.t.strips; c < channels; c += 32 / in_sector * p.t.strips) {
+      const uint32_t place = place_of(to, c);
+      Scalar* const sector = to + c * p.y_channel - static_cast<int32_t>(place % sector_bytes / size) + element();
+      use(c, place, sector, kept + static_cast<uint32_t>(c * sector_bytes));
+    }
+  }
+
+  template <bool Bare>
+  CONVT_DEVICE void copy(Scalar* to, const float* bias) {
+    const auto row_bytes = static_cast<uint32_t>(p.y_row_bytes);
+    // Uniform: these take no vector registers, and no loop over lanes.
+    if (device::elect()) {
+#pragma unroll 1
+      for (int c = strip; c < channels; c += p.t.strips) {
+        const uint32_t place = place_of(to, c), head = (0 - place) % sector_bytes;
+        const uint32_t bytes = (row_bytes - head) / sector_bytes * sector_bytes;
+        char* const at = reinterpret_cast<char*>(to + c * p.y_channel) + head;
+        if constexpr (Bare) {
+          const device::SharedAddress from = device::dynamic_shared_address() +
+                                             static_cast<uint32_t>(p.t.places.bias_rows + (tile * 8 + c) * bias_bytes);
+#pragma unroll 1
+          for (uint32_t i = 0; i < bytes; i += bias_bytes) {
+            device::bulk_store(at + i, from, bytes - i < bias_bytes ? bytes - i : bias_bytes);
+          }
+        } else if (bytes > 0) {
+          device::bulk_store(at, row(c, place) + head, bytes);
+        }
+      }
+      device::bulk_commit();
+    }
+    each_sector(to, [&](int c, uint32_t place, Scalar* sector, device::SharedAddress kept) {
+      const uint32_t before = place % sector_bytes / size, behind = (place + row_bytes) % sector_bytes / size;
+      const uint32_t i = element();
+      const auto value = [&, from = row(c, place)](uint32_t index) {
+        return Bare ? bits_of(bias[c]) : load_element(from + index * size);
+      };
+      if (before > 0 && (!begins || i >= before)) {
+        store_element(sector, i < before ? load_element(kept) : value(i - before));
+      }
+      if (i < behind) {
+        const uint32_t v = value(row_bytes / size - behind + i);
+        if constexpr (size == 4) {
+          device::store_shared_4(kept, __uint_as_float(v));
+        } else {
+          device::store_shared_2(kept, v);
+        }
+      }
+    });
+  }
+  CONVT_DEVICE static uint32_t bits_of(float v) {
+    if constexpr (size == 4) {
+      return __float_as_uint(v);
+    } else {
+      return pack_pair(v, v) & 0xffff;
+    }
+  }
+};
+
+// How outputs leave.
+enum class Writes {
+  pieces,  // of rows, by each warp
+  rows,    // whole ones, by the copy engine
+  pixels,  // channels_last
+};
+
+template <class Scalar, bool Strict, int Stride, int Rows, int Columns, int Steps, bool Aligned, Writes writes>
+CONVT_DEVICE void compute(const Params& p) {
+  constexpr bool Last = writes == Writes::pixels, whole = writes == Writes::rows;
+  using Y = std::conditional_t<
+      Last, LastOutput<Scalar, Strict, Stride, Rows>,
+      std::conditional_t<whole, WholeRows<Scalar, Strict, Stride, Rows>, Output<Scalar, Strict, Stride, Rows>>>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
   // Strict float32 sums the products of two columns of the kernel together, and the larger ones apart; at a stride of 3
@@ -681,15 +941,20 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared + slot * static_cast<int32_t>(t.weight_bytes));
   float* bias = reinterpret_cast<float*>(shared + t.places.bias) + 8 * slot;
   // The weights are asked for first: what is read after them, for which memory takes longer, would return before them.
-  Weights<Scalar, Strict, Last> of_tile(p, b);
-  // By the first warp of a tile.
-  const bool has_bias = Last ? warp == slot && lane < 8 : thread < 8;
-  const int bias_number = Last ? lane : thread;
+  Weights<Scalar, Strict, Steps, Last, whole> of_tile(p, b);
+  // By the first warp of a tile; where warps fill rows with it, one of each channel.
+  const bool has_bias = Last ? warp == slot && lane < 8 : whole || thread < 8;
+  const int bias_number = Last ? lane : whole ? warp : thread;
   const int32_t bias_channel = b.tile * 8 + bias_number;
-  uint32_t lane_of_bias;
-  load_if<sizeof(Scalar)>(p.bias != nullptr && has_bias && b.exists && bias_channel < p.cout,
-                          static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel) * p.bias_stride,
-                          &lane_of_bias);
+  constexpr int most_tiles = whole ? 2 : 1;  // of a warp
+  uint32_t lane_of_bias[most_tiles];
+#pragma unroll
+  for (int i = 0; i < most_tiles; ++i) {
+    load_if<sizeof(Scalar)>(
+        p.bias != nullptr && has_bias && b.exists && bias_channel + 8 * i < p.cout && i < (whole ? t.warp_tiles : 1),
+        static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel + 8 * i) * p.bias_stride,
+        &lane_of_bias[i]);
+  }
   const int32_t strip = b.strip, j = b.row;
   int32_t row = j * p.h.stride;
   const int32_t last_row = b.exists && strip < t.strips ? smaller(row + t.rows * p.h.stride, p.h.out) : 0;
@@ -697,27 +962,37 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
   const int32_t first_column = strip * runs * run_columns + p.w_axis.phases.first;  // of x, the warp's
   const int32_t column = first_column + g * of_lane;                                // and the lane's
   // Words of 16 bits may have a column more on either side.
-  const bool all = first_column >= (X::packed && !Aligned ? 1 : 0) && p.cin == most_channels &&
+  const bool all = first_column >= (X::packed && !Aligned ? 1 : 0) && p.cin == Steps * step_channels &&
                    first_column + runs * run_columns + Columns - 1 + (X::packed ? 2 : 0) <= p.w_axis.in;
   int32_t x_row = j + p.h.phases.last - (Rows - 1);
-  const int64_t x_column = Last ? p.x_column : 1, x_run = run_columns * x_column, y_row = Last ? p.y_row : p.w_axis.out,
-                y_column = Last ? p.y_column : 1;
+  const int64_t x_column = Last ? p.x_column : 1, x_run = run_columns * x_column,
+                y_row = Last || whole ? p.y_row : p.w_axis.out, y_column = Last ? p.y_column : 1;
   const Scalar* x = static_cast<const Scalar*>(p.x) + b.image * p.x_batch +
                     (int64_t{b.group * p.cin + 2 * l} * p.x_channel + column * x_column + int64_t{x_row} * p.x_row);
+  const int64_t x_step = step_channels * p.x_channel;
   const device::SharedAddress buffer =
       device::shared_address(shared + t.places.rows + warp * static_cast<int32_t>(t.row_bytes)) +
       static_cast<uint32_t>(lane) * X::copy_bytes;
-  // The next row of x: use(all, k, x, column, first, second) for each run.
+  // The next row of x: use(all, k, x, column, first, second) for each run's steps, which are one after another.
   const auto next_row = [&](const auto& use) {
     const bool inside = static_cast<uint32_t>(x_row) < static_cast<uint32_t>(p.h.in);
     if (all && inside) {
 #pragma unroll
-      for (int k = 0; k < runs; ++k) use(std::true_type{}, k, x + k * x_run, column + k * run_columns, true, true);
+      for (int k = 0; k < runs; ++k) {
+#pragma unroll
+        for (int s = 0; s < Steps; ++s) {
+          use(std::true_type{}, k * Steps + s, x + k * x_run + s * x_step, column + k * run_columns, true, true);
+        }
+      }
     } else {
 #pragma unroll
       for (int k = 0; k < runs; ++k) {
-        use(std::false_type{}, k, x + k * x_run, column + k * run_columns, inside && 2 * l < p.cin,
-            inside && 2 * l + 1 < p.cin);
+#pragma unroll
+        for (int s = 0; s < Steps; ++s) {
+          const int channel = s * step_channels + 2 * l;
+          use(std::false_type{}, k * Steps + s, x + k * x_run + s * x_step, column + k * run_columns,
+              inside && channel < p.cin, inside && channel + 1 < p.cin);
+        }
       }
     }
     x += p.x_row, ++x_row;
@@ -727,7 +1002,8 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     const Scalar* from = x - rows_ago * p.x_row;
     before[0] = X::odd(from, column), before[1] = X::odd(from + p.x_channel, column);
   };
-  const auto read = [&](Raw(&raw)[runs]) {
+  constexpr int run_steps = runs * Steps;
+  const auto read = [&](Raw(&raw)[run_steps]) {
     next_row([&]<class All>(All, int k, const Scalar* from, int32_t at, bool first, bool second) {
       X::template read<All::value>(p, from, at, first, second, raw[k]);
     });
@@ -739,7 +1015,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     device::cp_async_commit();
   };
   // The first rows come while the weights do.
-  Raw first[Rows][runs];
+  Raw first[Rows][run_steps];
 #pragma unroll
   for (int i = 0; i < Rows; ++i) {
     if (row >= last_row) continue;
@@ -752,14 +1028,23 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     read(first[i]);
   }
   const bool bad = of_tile.write(weights);
-  if (has_bias) bias[bias_number] = element_of<Scalar>(lane_of_bias, 0);
+#pragma unroll
+  for (int i = 0; i < most_tiles; ++i) {
+    if (whole && i >= t.warp_tiles) continue;
+    if (has_bias) bias[bias_number + 8 * i] = element_of<Scalar>(lane_of_bias[i], 0);
+    if constexpr (whole) {
+      if (t.places.bias_rows != t.places.rows) Y::fill(p, lane, warp + 8 * i, lane_of_bias[i]);
+    }
+  }
   bool spoilt = device::named_barrier_or(1, block, bad);
   if (row >= last_row) return;
-  const int32_t out_column = strip * Y::columns, left = p.w_axis.out - out_column;
+  const int32_t out_column = whole ? 0 : strip * Y::columns, left = p.w_axis.out - out_column;
   const int32_t channels = smaller(8, p.cout - b.tile * 8);
   Y out = [&] {
     if constexpr (Last) {
       return Y(p, lane, warp, channels, left);
+    } else if constexpr (whole) {
+      return Y(p, lane, warp, strip);
     } else {
       return Y{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
                p.store_width,
@@ -770,24 +1055,26 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     }
   }();
   Scalar* y = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + b.tile * 8) * p.y_channel +
-              row * y_row + out_column * y_column;
+              (row - (whole ? p.skipped_rows : 0)) * y_row + out_column * y_column;
   const float lane_bias[2] = {bias[2 * l], bias[2 * l + 1]};
+  const int32_t tile_count = whole ? tiles_of(p, b) : 1;
+  const int64_t y_tile = 8 * p.y_channel;
 
-  typename X::Tiles operands[runs][Rows];
-  Raw raw[runs];
+  typename X::Tiles operands[run_steps][Rows];
+  Raw raw[run_steps];
   float largest = spoilt ? largest_of_parts : 0;  // of strict float32's inputs
 #pragma unroll
   for (int i = 0; i < Rows - 1; ++i) {
     int32_t before[2];
     columns_before(Rows - i, before);
 #pragma unroll
-    for (int k = 0; k < runs; ++k) {
+    for (int k = 0; k < run_steps; ++k) {
       X::convert(before, first[i][k], operands[k][i + 1]);
       if constexpr (Strict) largest = X::largest(largest, first[i][k]);
     }
   }
 #pragma unroll
-  for (int k = 0; k < runs; ++k) {
+  for (int k = 0; k < run_steps; ++k) {
     if constexpr (!buffered) {
 #pragma unroll
       for (int e = 0; e < X::raw_channels; ++e) {
@@ -802,7 +1089,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     int32_t before[2];
     columns_before(1, before);
 #pragma unroll
-    for (int k = 0; k < runs; ++k) {
+    for (int k = 0; k < run_steps; ++k) {
 #pragma unroll
       for (int i = 0; i + 1 < Rows; ++i) {
 #pragma unroll
@@ -812,7 +1099,7 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
         }
       }
       if constexpr (buffered) {
-        X::take(buffer + static_cast<uint32_t>(k) * X::buffer_bytes, column + k * run_columns, before, raw[k]);
+        X::take(buffer + static_cast<uint32_t>(k) * X::buffer_bytes, column + k / Steps * run_columns, before, raw[k]);
       }
       X::convert(before, raw[k], operands[k][Rows - 1]);
       if constexpr (Strict) largest = X::largest(largest, raw[k]);
@@ -828,80 +1115,119 @@ __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride
     const int32_t end = smaller(row + p.h.stride, last_row);
 #pragma unroll 1
     for (int32_t phase = 0; row < end; ++phase, ++row, y += y_row) {
+      if (whole && row < p.skipped_rows) continue;
       uint32_t taps[Rows];
 #pragma unroll
       for (int i = 0; i < Rows; ++i) taps[i] = p.rows[phase][i];
       bool bare = true;
 #pragma unroll
       for (int i = 0; i < Rows; ++i) bare = bare && taps[i] == 0;
-      if (bare) {
-        out.put_bias(y, bias);
-        continue;
-      }
-      float sums[runs][Stride][pixel_tiles][4];
+      const auto put_tile = [&](Scalar* to, const float* of_tile_bias, const float (&start)[2],
+                                const uint32_t* of_weights) {
+        if (bare) {
+          out.put_bias(to, of_tile_bias);
+          return;
+        }
+        float sums[runs][Stride][pixel_tiles][4];
 #pragma unroll
-      for (auto& of_run : sums) {
+        for (auto& of_run : sums) {
 #pragma unroll
-        for (auto& of_phase : of_run) {
+          for (auto& of_phase : of_run) {
 #pragma unroll
-          for (auto& of_tile : of_phase) {
+            for (auto& of_tile : of_phase) {
 #pragma unroll
-            for (int q = 0; q < 4; ++q) of_tile[q] = lane_bias[q % 2];
+              for (int q = 0; q < 4; ++q) of_tile[q] = start[q % 2];
+            }
           }
         }
-      }
 #pragma unroll
-      for (int i = 0; i < Rows; ++i) {
-        if (taps[i] == 0) continue;
-        const uint32_t* of_row =
-            weights + ((taps[i] >> 16) * (Stride * Columns) * 32 + static_cast<uint32_t>(lane)) * words;
+        for (int i = 0; i < Rows; ++i) {
+          if (taps[i] == 0) continue;
+          const uint32_t* of_row =
+              of_weights + ((taps[i] >> 16) * (Stride * Columns * Steps) * 32 + static_cast<uint32_t>(lane)) * words;
 #pragma unroll
-        for (int r = 0; r < Stride; ++r) {
-          // The products of columns c ... c + count - 1.
-          const auto products = [&]<int count>(std::integral_constant<int, count>, int c) {
-            float (*of_tile[runs * pixel_tiles])[4];
-            const uint32_t (*rows[count][runs * pixel_tiles])[X::words];
-            uint32_t f[count][words];
+          for (int r = 0; r < Stride; ++r) {
+            // The products of columns c ... c + count - 1, in a step.
+            const auto products_of_step = [&]<int count>(std::integral_constant<int, count>, int c, int s) {
+              float (*of_tile[runs * pixel_tiles])[4];
+              const uint32_t (*rows[count][runs * pixel_tiles])[X::words];
+              uint32_t f[count][words];
 #pragma unroll
-            for (int tap = 0; tap < count; ++tap) {
-              load_fragment(of_row + (r * Columns + c + tap) * 32 * words, f[tap]);
+              for (int tap = 0; tap < count; ++tap) {
+                load_fragment(of_row + ((r * Columns + c + tap) * Steps + s) * 32 * words, f[tap]);
 #pragma unroll
-              for (int m = 0; m < runs * pixel_tiles; ++m) {
-                of_tile[m] = &sums[m / pixel_tiles][r][m % pixel_tiles];
-                rows[tap][m] = &operands[m / pixel_tiles][i][m % pixel_tiles + c + tap];
+                for (int m = 0; m < runs * pixel_tiles; ++m) {
+                  of_tile[m] = &sums[m / pixel_tiles][r][m % pixel_tiles];
+                  rows[tap][m] = &operands[m / pixel_tiles * Steps + s][i][m % pixel_tiles + c + tap];
+                }
               }
-            }
-            multiply_tiles<Scalar, Strict, has_registers>(of_tile, rows, f);
-          };
-          constexpr std::integral_constant<int, 1> one;
+              multiply_tiles<Scalar, Strict, has_registers>(of_tile, rows, f);
+            };
+            const auto products = [&](auto count, int c) {
 #pragma unroll
-          for (int c = 0; c < Columns; c += taps_at_once) {
-            const uint32_t here = taps[i] >> (r * Columns + c);
-            if constexpr (taps_at_once == 2) {
-              if (c + 1 < Columns && (here & 3) == 3) {
-                products(std::integral_constant<int, 2>{}, c);
+              for (int s = 0; s < Steps; ++s) {
+                if (s == 0 || s * step_channels < p.cin) products_of_step(count, c, s);
+              }
+            };
+            constexpr std::integral_constant<int, 1> one;
+#pragma unroll
+            for (int c = 0; c < Columns; c += taps_at_once) {
+              const uint32_t here = taps[i] >> (r * Columns + c);
+              if constexpr (taps_at_once == 2) {
+                if (c + 1 < Columns && (here & 3) == 3) {
+                  products(std::integral_constant<int, 2>{}, c);
+                } else if ((here & 1) != 0) {
+                  products(one, c);
+                } else if (c + 1 < Columns && (here & 2) != 0) {
+                  products(one, c + 1);
+                }
               } else if ((here & 1) != 0) {
                 products(one, c);
-              } else if (c + 1 < Columns && (here & 2) != 0) {
-                products(one, c + 1);
               }
-            } else if ((here & 1) != 0) {
-              products(one, c);
             }
           }
         }
-      }
 #pragma unroll
-      for (int k = 0; k < runs; ++k) {
-        out.put(y, k, [&](int m, int h, int r, int q) { return sums[k][r][m][2 * h + q]; });
+        for (int k = 0; k < runs; ++k) {
+          out.put(to, k, [&](int m, int h, int r, int q) { return sums[k][r][m][2 * h + q]; });
+        }
+        out.end_row(to);
+      };
+      if constexpr (whole) {
+#pragma unroll 1
+        for (int i = 0; i < tile_count; ++i) {
+          out.of_tile(i, p.cout - b.tile * 8);
+          const float* const of_bias = bias + 8 * i;
+          const float start[2] = {of_bias[2 * l], of_bias[2 * l + 1]};
+          put_tile(y + i * y_tile, of_bias, start, weights + i * static_cast<int32_t>(t.weight_bytes / 4));
+        }
+        out.begins = false;
+      } else {
+        put_tile(y, bias, lane_bias, weights);
       }
-      out.end_row(y);
     }
     if (!more) break;
   }
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
   if constexpr (Last) out.end();
-  if (__any_sync(0xffffffffu, spoilt)) repair<Scalar, Strict, Y::columns, Last>(p, bias);
+  if constexpr (whole) {
+#pragma unroll 1
+    for (int i = 0; i < tile_count; ++i) out.of_tile(i, p.cout - b.tile * 8), out.end_tile(y + i * y_tile);
+    spoilt = out.end(spoilt);
+  }
+  if (__any_sync(0xffffffffu, spoilt)) {
+    for (int i = 0; i < tile_count; ++i) repair<Scalar, Strict, Y::columns, Last>(p, bias + 8 * i, b.tile + i);
+  }
+}
+
+template <class Scalar, bool Strict, int Stride, int Rows, int Columns, int Steps, bool Aligned, Writes writes>
+__global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride))
+    warp_rows_kernel(const __grid_constant__ Params p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  if constexpr (writes != Writes::rows) compute<Scalar, Strict, Stride, Rows, Columns, Steps, Aligned, writes>(p);
+#else
+  compute<Scalar, Strict, Stride, Rows, Columns, Steps, Aligned, writes>(p);
+#endif
 }
 
 }  // namespace convt::warp_rows

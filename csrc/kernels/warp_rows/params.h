@@ -21,16 +21,19 @@ struct Params {
   // Of 32 bits, so that a product with them is one instruction.
   int32_t w_in, w_out, w_row, w_column;
   int64_t y_channel;
-  AxisParams h, w_axis;
+  AxisParams h, w_axis;  // counted
   Tiling t;
   int32_t cin, cout, groups, kernel_h;
+  int32_t skipped_rows, skipped_columns;  // of y
+  int32_t y_row_bytes;
+  bool whole_sectors;                                // rows of y begin and end with sectors of memory
   int32_t strip_bits, tile_bits;                     // a block has 2^strip_bits strips, and 2^tile_bits tiles
   bool last;                                         // channels_last
   bool aligned;                                      // of 16 bits, words of two columns begin where rows of x do
   int32_t store_width;                               // elements of y that can be written at once
   Divisor chunks, strip_blocks, tile_blocks, tiles;  // of a block's index; of a tile's
   Divisor window;                                    // of a weight's index: phases of a row x columns of x
-  int32_t tap_columns[most_stride * most_columns];   // the kernel's column of a phase and a column of x; or -1
+  int32_t tap_columns[most_windows];                 // the kernel's column of a phase and a column of x; or -1
   uint32_t rows[most_phases][most_rows];  // of x, of a phase: taps of the phases and columns; kernel row << 16
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
@@ -39,7 +42,9 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   const Config& c = configs[plan.configuration];
   const int64_t bytes = element_size(p.dtype);
   Params q{};
-  q.h = axis_params(p.axis_h()), q.w_axis = axis_params(p.axis_w());
+  const Counted h = counted(c, p.axis_h()), w_axis = counted(c, p.axis_w());
+  q.h = axis_params(h.axis), q.w_axis = axis_params(w_axis.axis);
+  q.skipped_rows = h.skipped, q.skipped_columns = w_axis.skipped;
   q.t = tiling(c, p, plan.cut);
   const Tiling& t = q.t;
   q.x = o.x, q.w = o.w, q.bias = p.has_bias ? o.bias : nullptr, q.y = o.result;
@@ -56,15 +61,16 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   while (1 << q.tile_bits < t.block_tiles) ++q.tile_bits;
   q.last = is_last(p);
   q.aligned = bytes == 4 || q.last || common_width(o.x, bytes, {q.x_batch, q.x_channel, q.x_row, p.in_w}, 2) == 2;
-  q.store_width =
-      q.last
-          ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(),
-                         p.out_channels_per_group() % 8 == 0 ? static_cast<int32_t>(16 / bytes) : 2)
-          : common_width(o.result, bytes,
-                         {used_stride(p.batch, p.y_strides[0]), used_stride(p.out_channels, p.y_strides[1]), p.out_w},
-                         static_cast<int32_t>(16 / bytes));
+  const int64_t y_image = used_stride(p.batch, p.y_strides[0]), y_channel = used_stride(p.out_channels, p.y_strides[1]);
+  q.store_width = q.last ? access_width(o.result, bytes, p.y_sizes(), p.y_strides, 1, p.out_channels_per_group(),
+                                        p.out_channels_per_group() % 8 == 0 ? static_cast<int32_t>(16 / bytes) : 2)
+                         : common_width(o.result, bytes, {y_image, y_channel, p.out_w, w_axis.skipped},
+                                        static_cast<int32_t>(16 / bytes));
+  q.y_row_bytes = static_cast<int32_t>(p.out_w * bytes);
+  q.whole_sectors = common_width(o.result, bytes, {y_image, y_channel, p.out_w},
+                                 static_cast<int32_t>(sector_bytes / bytes)) == sector_bytes / bytes;
   q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks);
-  q.tile_blocks = Divisor(t.tile_blocks), q.tiles = Divisor(t.tiles);
+  q.tile_blocks = Divisor(t.tile_blocks), q.tiles = Divisor(ceil_div(t.tiles, t.warp_tiles));
   q.groups = static_cast<int32_t>(p.groups), q.window = Divisor(p.stride_w * c.columns);
   uint32_t taps = 0;
   for (int32_t r = 0; r < q.w_axis.stride; ++r) {

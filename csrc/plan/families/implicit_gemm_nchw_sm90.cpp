@@ -69,6 +69,8 @@ double clocks_of_tile(const family::Config& config, const Problem& p, const fami
     const bool whole = vector == values && family::whole_sectors(p);
     of_store = 0.1 * (phases != p.stride_w ? 32 : 4 * (std::ceil(run / 32) + (whole ? 0 : 1)));
   }
+  // Merged phases that are odd in number are written one by one, in sectors that other lanes and stores have too.
+  if (config.subpixel && values == 1) of_store *= half ? 9 : 7;
   return (half ? 1660 : 1160) + chunks / sets * (main + (half ? 140 : 50) * steps) + of_store * stores;
 }
 

@@ -13,13 +13,6 @@ std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
   const auto number = [](int64_t n) { return std::to_string(n); };
   if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (device.compute_capability < 80) return "needs tensor cores of sm_80";
-  if (p.in_channels_per_group() > warp_rows::most_channels) {
-    return "takes at most " + number(warp_rows::most_channels) + " input channels a group, not " +
-           number(p.in_channels_per_group());
-  }
-  if (p.stride_w > warp_rows::most_stride) {
-    return "takes strides of a row up to " + number(warp_rows::most_stride) + ", not " + number(p.stride_w);
-  }
   if (p.stride_h > most_phases) {
     return "takes strides of a column up to " + number(most_phases) + ", not " + number(p.stride_h);
   }
@@ -42,8 +35,20 @@ std::string warp_rows_refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
-// Why a configuration does not take the problem, which reads `rows` x `columns` of x.
-std::string window_refusal(const warp_rows::Config& config, int64_t rows, int64_t columns) {
+// Why a configuration does not take the problem's channels, strides or windows of x.
+std::string window_refusal(const warp_rows::Config& config, const Problem& p) {
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  if (p.in_channels_per_group() > config.steps * warp_rows::step_channels) {
+    return "takes at most " + number(config.steps * warp_rows::step_channels) + " input channels a group, not " +
+           number(p.in_channels_per_group());
+  }
+  if (p.stride_w < config.least_stride || p.stride_w > config.most_stride) {
+    return "takes strides of a row of " + number(config.least_stride) + " to " + number(config.most_stride) + ", not " +
+           number(p.stride_w);
+  }
+  const Phases h = phases(warp_rows::counted(config, p.axis_h()).axis);
+  const Phases w = phases(warp_rows::counted(config, p.axis_w()).axis);
+  const int64_t rows = int64_t{h.last} - h.first + 1, columns = int64_t{w.last} - w.first + 1;
   const auto most = [](int32_t n, const char* of, int64_t is) {
     return "takes outputs that read at most " + std::to_string(n) + of + ", not " + std::to_string(is);
   };
@@ -52,12 +57,28 @@ std::string window_refusal(const warp_rows::Config& config, int64_t rows, int64_
   return "";
 }
 
+// Why a configuration that writes whole rows does not take the problem.
+std::string rows_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
+  const auto number = [](int64_t n) { return std::to_string(n); };
+  if (std::string reason = hopper_refusal(device); !reason.empty()) return reason;
+  if (warp_rows::is_last(p)) return "writes rows of channels, takes no channels_last";
+  const int64_t bytes = element_size(p.dtype), row_bytes = p.out_w * bytes;
+  if (row_bytes < warp_rows::sector_bytes) {
+    return "takes rows of outputs of at least " + number(warp_rows::sector_bytes) + " bytes, not " + number(row_bytes);
+  }
+  const int64_t columns =
+      warp_rows::warps * p.stride_w * warp_rows::warp_columns(bytes, p.strict_float32(), p.stride_w, config.rows) -
+      warp_rows::counted(config, p.axis_w()).skipped;
+  if (p.out_w <= columns) return "";
+  return "takes rows of at most " + number(columns) + " outputs, not " + number(p.out_w);
+}
+
 // Why a configuration does not take a problem that the family may take.
 std::string configuration_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
-  const Phases h = phases(p.axis_h()), w = phases(p.axis_w());
-  const std::string reason = window_refusal(config, int64_t{h.last} - h.first + 1, int64_t{w.last} - w.first + 1);
+  std::string reason = window_refusal(config, p);
+  if (reason.empty() && config.whole) reason = rows_refusal(config, p, device);
   if (!reason.empty()) return reason;
-  const int64_t shared = warp_rows::tiling(config, p, {1, 1, 1}).shared_bytes;  // of the least cut
+  const int64_t shared = warp_rows::tiling(config, p, warp_rows::least_cut(config, p)).shared_bytes;
   if (shared <= device.shared_memory_per_block) return "";
   return "needs " + std::to_string(shared) + " bytes of shared memory, more than the " +
          std::to_string(device.shared_memory_per_block) + " of a block";
@@ -67,8 +88,9 @@ std::string configuration_refusal(const warp_rows::Config& config, const Problem
 
 bool warp_rows_takes(const Problem& p, const DeviceInfo& device) {
   return warp_rows_refusal(p, device).empty() &&
-         std::any_of(std::begin(warp_rows::configs), std::end(warp_rows::configs),
-                     [&](const warp_rows::Config& c) { return configuration_refusal(c, p, device).empty(); });
+         std::any_of(std::begin(warp_rows::configs), std::end(warp_rows::configs), [&](const warp_rows::Config& c) {
+           return !c.whole && configuration_refusal(c, p, device).empty();
+         });
 }
 
 void warp_rows_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
