@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 from . import store
-from .cases import LAYOUTS, OPERATIONS, OPTIONAL_PEERS, PEERS, PRECISIONS, load_cases, select
+from .cases import DATA, LAYOUTS, OPERATIONS, OPTIONAL_PEERS, PEERS, PRECISIONS, load_cases, select
 
 COMMANDS = {
     "run": "measure (the default command)",
@@ -86,6 +86,8 @@ def parser():
         only = ("--cases", "--only") if name == "sweep" else ("--only",)
         text = "a case or a shell pattern; may be repeated"
         add(*only, dest="only", action="append", default=[], metavar="CASE", help=text)
+        add("--data", type=Path, default=DATA / "cases.csv", metavar="FILE",
+            help="a table of layers (data/cases.csv); with another, give --output a folder of its own")  # fmt: skip
         add("--quick", action="store_true", help="the KernelBench layers and every 16th of the others")
         add("--shard", type=shard, default=(1, 1), metavar="I/N", help="every N-th case from the I-th")
     for name in ("run", "sweep", "report", "merge", "floors"):
@@ -144,8 +146,8 @@ def need_gpu(top):
 
 def selected(top, arguments):
     try:
-        return select(load_cases(), arguments.only, arguments.quick, arguments.shard)
-    except ValueError as error:
+        return select(load_cases(arguments.data), arguments.only, arguments.quick, arguments.shard)
+    except (OSError, KeyError, ValueError) as error:
         top.error(str(error))
 
 

@@ -60,6 +60,19 @@ def test_cases_are_distinct_layers_that_exist():
     assert {c.kind for c in all_cases} == set(cases.KINDS)
 
 
+def test_another_table_of_layers(capsys):
+    table = cases.DATA / "made_up.csv"
+    assert command_line.main(["cases", "--data", str(table), "--only", "m1_*"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("m1_one ")
+    published = {replace(c, case="", source="", bias=False) for c in cases.load_cases()}
+    made_up = cases.load_cases(table)
+    assert published.isdisjoint(replace(c, case="", source="", bias=False) for c in made_up)
+    with pytest.raises(SystemExit):
+        command_line.main(["cases", "--data", "none.csv"])
+    assert "none.csv" in capsys.readouterr().err
+
+
 def test_selection():
     all_cases = cases.load_cases()
     assert [c.case for c in cases.select(all_cases, ["kb69", "kb7*"])] == ["kb69", "kb71", "kb75", "kb78"]
