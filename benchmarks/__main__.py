@@ -147,7 +147,7 @@ def need_gpu(top):
 def selected(top, arguments):
     try:
         return select(load_cases(arguments.data), arguments.only, arguments.quick, arguments.shard)
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, ValueError) as error:
         top.error(str(error))
 
 

@@ -114,8 +114,17 @@ def case_from(row):
 
 
 def load_cases(path=DATA / "cases.csv"):
+    """The layers of a table.
+
+    Raises:
+        ValueError: if a column is missing.
+        OSError: if there is no such file.
+    """
     with open(path, newline="") as file:
-        return [case_from(row) for row in csv.DictReader(file)]
+        rows = csv.DictReader(file)
+        if missing := set(SHAPE_COLUMNS).difference(rows.fieldnames or ()):
+            raise ValueError(f"{path} has no column {', '.join(sorted(missing))}")
+        return [case_from(row) for row in rows]
 
 
 def select(cases, only=(), quick=False, shard=(1, 1)):

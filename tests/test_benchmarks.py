@@ -60,7 +60,7 @@ def test_cases_are_distinct_layers_that_exist():
     assert {c.kind for c in all_cases} == set(cases.KINDS)
 
 
-def test_another_table_of_layers(capsys):
+def test_another_table_of_layers(capsys, tmp_path):
     table = cases.DATA / "made_up.csv"
     assert command_line.main(["cases", "--data", str(table), "--only", "m1_*"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
@@ -71,6 +71,10 @@ def test_another_table_of_layers(capsys):
     with pytest.raises(SystemExit):
         command_line.main(["cases", "--data", "none.csv"])
     assert "none.csv" in capsys.readouterr().err
+    (tmp_path / "short.csv").write_text("case,source,n\nm1,made up,1\n")
+    with pytest.raises(SystemExit):
+        command_line.main(["cases", "--data", str(tmp_path / "short.csv")])
+    assert "short.csv has no column cin, cout" in capsys.readouterr().err
 
 
 def test_selection():

@@ -248,8 +248,10 @@ def test_strict_float32_of_few_terms_is_not_split_into_two_parts():
     few = plan("forward", torch.float32, shapes=shapes, stride=2)
     reserved = {c.algorithm for c in few.candidates if c.fits and c.reservation}
     assert {"implicit_gemm_sm80", "column"} & reserved
-    # Float32 instructions, or operands in three parts.
-    assert few.algorithm in ("few_channels", "warp_rows")
+    # Three parts, of rows that a block can write whole; float32 instructions where they are longer.
+    assert (few.algorithm, few.configuration) == ("warp_rows", "1x1_rows")
+    wider = plan("forward", torch.float32, shapes=((4, 16, 64, 129), shapes[1]), stride=2)
+    assert wider.algorithm == "few_channels"
     assert "is less accurate than float32 in sums of so few terms" in str(few)
     many = plan("forward", torch.float32, shapes=((4, 64, 64, 64), (64, 32, 2, 2)), stride=2)
     assert many.algorithm != "direct"

@@ -224,6 +224,10 @@ def test_the_largest_numbers_are_not_lost_in_parts(memory):
 @pytest.mark.parametrize("layer", ("kb75", "grouped_32"))
 def test_strict_float32_is_as_accurate_as_torch(layer, memory):
     check_accuracy("warp_rows", Problem(**{**LAYERS[layer].__dict__, "batch": 1}), memory)
+
+
+@pytest.mark.gpu
+def test_strict_float32_of_outputs_that_read_one_input_is_as_accurate_as_torch():
     check_accuracy("warp_rows", Problem(**{**KB81.__dict__, "batch": 1}))
 
 

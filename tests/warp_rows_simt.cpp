@@ -135,9 +135,8 @@ int main(int argc, char** argv) {
   });
   std::printf(
       "%d with strips side by side, %d whose rows are not whole vectors, %d whose rows of x begin within words, "
-      "%d with rows without taps, %d of several strips, %d in channels_last, %d of them by 16 bytes, %d with whole "
-      "rows, "
-      "%d of which share sectors, %d with two tiles a warp\n",
+      "%d with rows without taps, %d of several strips, %d in channels_last, %d of them by 16 bytes, "
+      "%d with whole rows, %d of which share sectors, %d with two tiles a warp\n",
       convt::together, convt::narrow, convt::odd, convt::bare, convt::several, convt::last, convt::meeting,
       convt::whole, convt::begun, convt::two);
   return status;
