@@ -197,7 +197,7 @@ struct WarpRows {
         for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
           if (config.whole) {
             for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
-              for (int32_t buffers : {1, 2}) result.push_back({strips, rows, tiles, buffers, of_warp});
+              for (int32_t buffers : {1, 2, 3}) result.push_back({strips, rows, tiles, buffers, of_warp});
             }
           } else {
             result.push_back({strips, rows, tiles});

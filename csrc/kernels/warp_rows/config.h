@@ -88,9 +88,9 @@ inline Counted counted(const Config& c, const Axis<int64_t>& axis) {
   return result;
 }
 
-// Of a channel whose rows are written whole: what is copied of rows without taps at a time, and the elements of a
-// sector of memory that two rows share.
-inline constexpr int32_t bias_bytes = 1024, sector_bytes = 32;
+// Of a channel whose rows are written whole: what is copied of rows without taps at a time, at most, and the same where
+// there is no bias; and the elements of a sector of memory that two rows share.
+inline constexpr int32_t most_bias_bytes = 1024, most_zero_bytes = 4096, sector_bytes = 32;
 
 // How the problem is cut, for both sides of the launch.
 struct Tiling {
@@ -106,6 +106,7 @@ struct Tiling {
   int32_t chunks;
   int32_t buffers;     // of rows that are written whole
   int32_t lead_bytes;  // before the first of them
+  int32_t bias_bytes;  // of what rows without taps are copied from, a channel's if there is a bias
   struct {
     int32_t bias, stages, rows, shared_sectors, bias_rows;
   } places;  // in shared memory, bytes; the weights are first
@@ -150,7 +151,11 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
     t.stage_bytes = 16 * (ceil_div<int64_t>(t.lead_bytes + 16 + t.strips * columns * p.stride_w * bytes, 16) | 1);
     t.places.stages = place(row_warps * t.buffers * 8 * t.stage_bytes);
     t.places.shared_sectors = place(row_warps * tiles * 8 * sector_bytes);
-    t.places.bias_rows = place(busy_phases(phases(h.axis), p.stride_h) < p.stride_h ? tiles * 8 * bias_bytes : 0);
+    if (busy_phases(phases(h.axis), p.stride_h) < p.stride_h) {
+      const int64_t row_bytes = ceil_div<int64_t>(p.out_w * bytes, 16) * 16;
+      t.bias_bytes = static_cast<int32_t>(std::min<int64_t>(row_bytes, p.has_bias ? most_bias_bytes : most_zero_bytes));
+    }
+    t.places.bias_rows = place((p.has_bias ? tiles * 8 : 1) * t.bias_bytes);
   } else {
     t.stage_bytes = 8 * bytes *
                     (is_last(p) ? (stages_pixels(bytes) ? 2 * columns * p.stride_w : 0)
@@ -257,24 +262,21 @@ inline double seconds_of_whole_rows(const Tiling& t, const Config& c, const Prob
   const int64_t run = lane_columns(bytes, p.stride_w) * p.stride_w;
   int64_t width = 16 / bytes;  // of what a lane puts into shared memory
   while ((p.out_w | counted(c, p.axis_w()).skipped | run) % width != 0) width /= 2;
-  // A warp stores the elements of the sectors that its channels' rows share, 32 lanes at a time.
-  const int64_t channels = ceil_div<int64_t>(8, t.strips);
-  const int64_t sectors =
-      p.out_w * bytes % sector_bytes == 0 ? 0 : ceil_div<int64_t>(channels * sector_bytes / bytes, 32);
-  const double tile = 1.89 * products + busy * (180 + 16.1 * positions / number(width) + (t.buffers == 1 ? 26 : 0)) +
-                      (busy + bare) * 73 * number(sectors);
-  const double row = 103 + 0.615 * convert + t.warp_tiles * tile;  // clocks of a warp by itself
+  const bool shares = p.out_w * bytes % sector_bytes != 0;
+  const double tile =
+      1.42 * products + busy * (136 + 11 * positions / number(width) + (t.buffers == 1 ? 39 : 0) + (shares ? 41 : 0));
+  const double row = 161 + t.warp_tiles * tile;  // clocks of a warp by itself
   const double grid = number(blocks(t, p)), resident = resident_of(t, c, p.strict_float32(), p.stride_w);
-  const double weights = 40.6 * number(t.warp_tiles * p.kernel_h * p.stride_w * c.columns * c.steps);
+  const double weights = 53.7 * number(t.warp_tiles * p.kernel_h * p.stride_w * c.columns * c.steps);
   const double compute = std::ceil(grid / (multiprocessors * resident)) *
-                         (2550 + weights + (t.rows + 0.07 * c.rows) * row * (2.69 + resident)) / clock *
+                         (1060 + weights + (t.rows + 0.07 * c.rows) * row * (4.35 + resident)) / clock *
                          on_device.compute;
   const double planes = std::min(multiprocessors * resident, grid) / number(t.chunks) * 8;
   const double memory = number(p.x_elements() * bytes + p.y_elements() * bytes) *
-                        (1 + 0.015 * std::log2(1 + planes / 64)) / 3.6e12 * on_device.memory /
-                        std::min(1.0, grid / 100);
-  constexpr double power = 2.83;
-  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 6e-6;
+                        (1 + 0.015 * std::log2(1 + planes / 64)) * (1 + 0.1 / (resident * t.buffers)) / 3.85e12 *
+                        on_device.memory / std::min(1.0, grid / 100);
+  constexpr double power = 2.79;
+  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 6.6e-6;
 }
 
 inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Work& work,
@@ -337,7 +339,7 @@ inline Choice choose(const Config& c, const Problem& p, const Slower& on_device,
     const int32_t strips = warps_up_to(one.strips);
     const int64_t rows = ceil_div<int64_t>(counted(c, p.axis_h()).axis.out, p.stride_h * (warps / strips));
     for (int32_t tiles = std::min(2, one.tiles); tiles > 0; --tiles) {
-      for (int32_t buffers : {2, 1}) {
+      for (int32_t buffers : {3, 2, 1}) {
         // Blocks that have as many rows each.
         for (int64_t chunks = 1; chunks < 2 * rows; chunks += chunks < 6 ? 1 : chunks / 3) {
           const auto of_chunk = static_cast<int32_t>(ceil_div<int64_t>(rows, std::min(chunks, rows)));

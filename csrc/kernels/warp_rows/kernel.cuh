@@ -444,7 +444,7 @@ struct Output {
       }
     }
   }
-  CONVT_DEVICE void end_row(Scalar* to) const {
+  CONVT_DEVICE void end_row(Scalar* to, const float*) const {
     if (!stages()) return;
     __syncwarp();
     with_width([&]<int Width>() {
@@ -592,7 +592,7 @@ struct LastOutput {
     }
   }
   // The next row is written to the other buffer; a row later, nobody reads this one any more.
-  CONVT_DEVICE void end_row(Scalar* to) {
+  CONVT_DEVICE void end_row(Scalar* to, const float*) {
     if constexpr (stages) {
       if (!has_vectors()) return;
       meet();
@@ -675,13 +675,23 @@ struct LastOutput {
 };
 
 // Rows written whole, wherever they begin: the warps that have a row's strips put them into shared memory, each channel
-// as far behind a multiple of 16 bytes as it is in y, and meet. Then each copies the channels that are its own: whole
-// sectors of memory by the copy engine, and the sector that a row shares with the one before by threads, in one store.
+// as far behind a multiple of 16 bytes as it is in y, and meet. Then each copies the channels that are its own by the
+// copy engine, whole sectors of memory, and one of them in turn stores the sectors that rows share, of all channels:
+// what the last row has of one is kept in shared memory. Rows without taps are copied from a part of one, without
+// meeting.
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct WholeRows {
   static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
   static constexpr int columns = columns_of_run * lane_runs(sizeof(Scalar), Strict, Stride, Rows);
-  static constexpr int size = sizeof(Scalar), whole = 16 / size, in_sector = sector_bytes / size;
+  static constexpr int size = sizeof(Scalar), whole = 16 / size;
+
+  template <int Count>
+  struct Words {
+    uint32_t v[Count];
+  };
+
+  // What the next row shares its first sector with: nothing that this warp has, outputs, or a row without taps.
+  enum class Before { nothing, outputs, bias };
 
   const Params& p;
   int lane, strip;
@@ -689,21 +699,24 @@ struct WholeRows {
   int group;                    // of the warps that have a row's strips, in the block
   device::SharedAddress stage;  // of the first channel, in the first buffer
   uint32_t other = 0;           // bytes from there to the next row's buffer
-  bool begins = true;           // with the next row
+  Before before = Before::nothing;
+  bool bias_follows = false;  // a row without taps
+  int turn = 0;               // whose strip has the sectors of the next row
+  int64_t first_channel;      // of the warp's, elements behind the tile's
 
   CONVT_DEVICE WholeRows(const Params& params, int lane_number, int warp, int strip_number)
       : p(params), lane(lane_number), strip(strip_number), group(warp >> params.strip_bits) {
     const auto of_group = static_cast<uint32_t>(group * p.t.buffers) * buffer_bytes();
     stage = device::dynamic_shared_address() + static_cast<uint32_t>(p.t.places.stages) + of_group;
+    first_channel = strip * p.y_channel;
   }
 
   // What rows without taps are copied from: of a channel, by a warp that has its bias in every lane.
   CONVT_DEVICE static void fill(const Params& p, int lane, int channel, uint32_t element) {
     if constexpr (size == 2) element |= element << 16;
     device::SharedAddress to = device::dynamic_shared_address() +
-                               static_cast<uint32_t>(p.t.places.bias_rows + channel * bias_bytes + lane * 16);
-#pragma unroll
-    for (int i = 0; i < bias_bytes; i += 32 * 16, to += 32 * 16) {
+                               static_cast<uint32_t>(p.t.places.bias_rows + channel * p.t.bias_bytes + lane * 16);
+    for (int i = lane * 16; i < p.t.bias_bytes; i += 32 * 16, to += 32 * 16) {
       device::store_shared_16(to, element, element, element, element);
     }
     device::fence_async_proxy();
@@ -758,30 +771,53 @@ struct WholeRows {
       }
     }
   }
-  CONVT_DEVICE void end_row(Scalar* to) {
-    if (p.t.buffers > 1) device::bulk_wait_read<0>();  // the other buffer, by this thread
+  CONVT_DEVICE void end_row(Scalar* to, const float* bias) {
+    // What was copied from the buffer that comes next, by this thread.
+    if (p.t.buffers == 3) {
+      device::bulk_wait_read<1>();
+    } else if (p.t.buffers == 2) {
+      device::bulk_wait_read<0>();
+    }
     device::fence_async_proxy();
     meet();
-    copy<false>(to, nullptr);
+    copy(to, bias);
     if (p.t.buffers > 1) {
-      other ^= buffer_bytes();
+      other += buffer_bytes();
+      if (other == static_cast<uint32_t>(p.t.buffers) * buffer_bytes()) other = 0;
     } else {
       device::bulk_wait_read<0>();
       meet();
     }
   }
   // A row without taps.
-  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) { copy<true>(to, bias); }
+  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) {
+    each_channel(to, before == Before::bias, [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) {
+      const int channel = p.bias == nullptr ? 0 : tile * 8 + c;
+      const device::SharedAddress from =
+          device::dynamic_shared_address() + static_cast<uint32_t>(p.t.places.bias_rows + channel * p.t.bias_bytes);
+      const auto most = static_cast<uint32_t>(p.t.bias_bytes);
+#pragma unroll 1
+      for (; bytes > most; bytes -= most, at += most) device::bulk_store(at, from, most);
+      device::bulk_store(at, from, bytes);
+    });
+    if (before != Before::nothing || strip > 0) return;
+    each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress) {
+      if (of_last > 0) store_elements(sector, pair_of(bias[c]), of_last, sector_bytes);
+    });
+  }
 
-  // `to` is behind the last row, of the tile.
-  CONVT_DEVICE void end_tile(Scalar* to) const {
-    each_sector(to, [&](int, uint32_t place, Scalar* sector, device::SharedAddress kept) {
-      if (element() < place % sector_bytes / size) store_element(sector, load_element(kept));
+  // All rows are put; then, of each tile, `to` is behind the last one.
+  CONVT_DEVICE void end_rows() const { meet(); }
+  CONVT_DEVICE void end_tile(Scalar* to, const float* bias) const {
+    if (strip > 0) return;
+    each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress kept) {
+      store_elements(sector, before == Before::bias ? pair_of(bias[c]) : load_pair(kept), 0, of_last);
     });
   }
   // Whether the outputs of the warps that meet are to be repaired, all of them written.
   CONVT_DEVICE bool end(bool spoilt) const {
     if constexpr (Strict) spoilt = device::named_barrier_or(2 + group, 32 * p.t.strips, spoilt);
+    device::bulk_commit();
     if (!spoilt) {
       device::bulk_wait_read<0>();  // the block's shared memory
       return false;
@@ -792,10 +828,6 @@ struct WholeRows {
   }
 
  private:
-  template <int Count>
-  struct Words {
-    uint32_t v[Count];
-  };
   CONVT_DEVICE static uint32_t pack_pair(float low, float high) {
     if constexpr (size == 4) {
       return 0;
@@ -828,82 +860,99 @@ struct WholeRows {
     device::named_barrier(2 + group, 32 * p.t.strips);
   }
 
-  CONVT_DEVICE static uint32_t load_element(device::SharedAddress from) {
-    if constexpr (size == 4) {
-      return device::load_shared_4(from);
-    } else {
-      return device::load_shared_2(from);
-    }
-  }
-  CONVT_DEVICE static void store_element(Scalar* to, uint32_t v) { store_words_if<size>(true, to, &v); }
-
-  // The lane's element of a sector.
-  CONVT_DEVICE uint32_t element() const { return static_cast<uint32_t>(lane % in_sector); }
-  // Of the warp's channels, the sectors that their elements `to` begin in or behind: use(channel, the last bits of that
-  // element's address, the lane's element of the sector, and of that in shared memory which is kept from row to row).
+  // Of a channel, four lanes have a sector, 8 bytes each from this one on.
+  CONVT_DEVICE uint32_t byte() const { return static_cast<uint32_t>(lane % 4 * 8); }
+  // By one warp, of all channels, the sector in which the row at `to` begins: use(channel, bytes of it that are the
+  // last row's, the lane's first element of it, and where of that is kept from row to row).
   template <class Use>
   CONVT_DEVICE void each_sector(Scalar* to, const Use& use) const {
-    if (p.whole_sectors) return;
-    const device::SharedAddress kept =
-        device::dynamic_shared_address() +
-        static_cast<uint32_t>(p.t.places.shared_sectors + (group * p.t.warp_tiles + tile) * 8 * sector_bytes) +
-        element() * size;
-#pragma unroll 1
-    for (int c = strip + lane / in_sector * p.t.strips; c < channels; c += 32 / in_sector * p.t.strips) {
-      const uint32_t place = place_of(to, c);
-      Scalar* const sector = to + c * p.y_channel - static_cast<int32_t>(place % sector_bytes / size) + element();
-      use(c, place, sector, kept + static_cast<uint32_t>(c * sector_bytes));
+    const int c = lane / 4;
+    if (p.whole_sectors || c >= channels) return;
+    const uint32_t of_last = place_of(to, c) % sector_bytes;
+    Scalar* const sector = to + c * p.y_channel + static_cast<int32_t>(byte() - of_last) / size;
+    use(c, of_last, sector,
+        device::dynamic_shared_address() + byte() +
+            static_cast<uint32_t>(p.t.places.shared_sectors +
+                                  ((group * p.t.warp_tiles + tile) * 8 + c) * sector_bytes));
+  }
+  // The lane's elements from a byte of the sector on to another one.
+  CONVT_DEVICE void store_elements(Scalar* sector, const Words<2>& pair, uint32_t begin, uint32_t end) const {
+#pragma unroll
+    for (uint32_t e = 0; e < 8 / size; ++e) {
+      const uint32_t at = byte() + e * size, v = pair.v[e * size / 4] >> e * size % 4 * 8;
+      store_words_if<size>(at >= begin && at < end, sector + e, &v);
     }
+  }
+  CONVT_DEVICE static Words<2> load_pair(device::SharedAddress from) {
+    const uint2 v = device::load_shared_8(from);
+    return {v.x, v.y};
+  }
+  CONVT_DEVICE static Words<2> pair_of(float v) {
+    const float all[4] = {v, v, v, v};
+    return words<2>(all);
+  }
+  // The first bytes of one sector, the others of another one, of which the lane has 8.
+  CONVT_DEVICE Words<2> join(const Words<2>& first, const Words<2>& second, uint32_t of_first) const {
+    Words<2> result = second;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; ++i) {
+      const auto bytes = static_cast<int32_t>(of_first - byte() - 4 * i);
+      if (bytes >= 4) {
+        result.v[i] = first.v[i];
+      } else if (size == 2 && bytes == 2) {
+        result.v[i] = __byte_perm(first.v[i], second.v[i], 0x7610);
+      }
+    }
+    return result;
   }
 
-  template <bool Bare>
-  CONVT_DEVICE void copy(Scalar* to, const float* bias) {
-    const auto row_bytes = static_cast<uint32_t>(p.y_row_bytes);
+  // Of the warp's channels, by one thread, the row at `to` from its first whole sector on, or the one before:
+  // use(channel, the last bits of the row's address, that sector, how far behind the row's begin it is, bytes of whole
+  // sectors).
+  template <class Use>
+  CONVT_DEVICE void each_channel(Scalar* to, bool one_before, const Use& use) const {
     // Uniform: these take no vector registers, and no loop over lanes.
-    if (device::elect()) {
+    if (!device::elect()) return;
+    char* at = reinterpret_cast<char*>(to + first_channel);
+    const auto step = p.t.strips * p.y_channel * size;
+    const auto row_bytes = static_cast<uint32_t>(p.y_row_bytes);
 #pragma unroll 1
-      for (int c = strip; c < channels; c += p.t.strips) {
-        const uint32_t place = place_of(to, c), head = (0 - place) % sector_bytes;
-        const uint32_t bytes = (row_bytes - head) / sector_bytes * sector_bytes;
-        char* const at = reinterpret_cast<char*>(to + c * p.y_channel) + head;
-        if constexpr (Bare) {
-          const device::SharedAddress from = device::dynamic_shared_address() +
-                                             static_cast<uint32_t>(p.t.places.bias_rows + (tile * 8 + c) * bias_bytes);
-#pragma unroll 1
-          for (uint32_t i = 0; i < bytes; i += bias_bytes) {
-            device::bulk_store(at + i, from, bytes - i < bias_bytes ? bytes - i : bias_bytes);
-          }
-        } else if (bytes > 0) {
-          device::bulk_store(at, row(c, place) + head, bytes);
-        }
-      }
-      device::bulk_commit();
+    for (int c = strip; c < channels; c += p.t.strips, at += step) {
+      const auto place = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(at));
+      const uint32_t head = one_before ? 0 - place % sector_bytes : (0 - place) % sector_bytes;
+      use(c, place, at + static_cast<int32_t>(head), head, (row_bytes - head) / sector_bytes * sector_bytes);
     }
-    each_sector(to, [&](int c, uint32_t place, Scalar* sector, device::SharedAddress kept) {
-      const uint32_t before = place % sector_bytes / size, behind = (place + row_bytes) % sector_bytes / size;
-      const uint32_t i = element();
-      const auto value = [&, from = row(c, place)](uint32_t index) {
-        return Bare ? bits_of(bias[c]) : load_element(from + index * size);
-      };
-      if (before > 0 && (!begins || i >= before)) {
-        store_element(sector, i < before ? load_element(kept) : value(i - before));
-      }
-      if (i < behind) {
-        const uint32_t v = value(row_bytes / size - behind + i);
-        if constexpr (size == 4) {
-          device::store_shared_4(kept, __uint_as_float(v));
-        } else {
-          device::store_shared_2(kept, v);
-        }
-      }
-    });
   }
-  CONVT_DEVICE static uint32_t bits_of(float v) {
-    if constexpr (size == 4) {
-      return __float_as_uint(v);
-    } else {
-      return pack_pair(v, v) & 0xffff;
+  // With the sector that the row shares with the one before, and with the next one if that has no taps.
+  CONVT_DEVICE void copy(Scalar* to, const float* bias) {
+    each_channel(to, false, [&](int c, uint32_t place, char* at, uint32_t head, uint32_t bytes) {
+      device::bulk_store(at, row(c, place) + head, bytes);
+    });
+    device::bulk_commit();
+    if (strip == turn) {
+      each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress kept) {
+        const uint32_t end = of_last + static_cast<uint32_t>(p.y_row_bytes), behind = end % sector_bytes;
+        const device::SharedAddress first = row(c, of_last) - of_last + byte();  // of the sector
+        const Words<2> of_bias = pair_of(bias[c]);
+        Words<2> begin{}, of_end{};
+        if (byte() + 8 > of_last) begin = load_pair(first);
+        if (byte() < behind) of_end = load_pair(first + end - behind);
+        if (of_last > 0) {
+          if (before == Before::nothing) {
+            store_elements(sector, begin, of_last, sector_bytes);
+          } else {
+            const Words<2> v = join(before == Before::bias ? of_bias : load_pair(kept), begin, of_last);
+            store_words_if<8>(true, sector, v.v);
+          }
+        }
+        if (bias_follows) {
+          store_words_if<8>(behind > 0, sector + (end - behind) / size, join(of_end, of_bias, behind).v);
+        } else {
+          device::store_shared_8(kept, of_end.v[0], of_end.v[1]);
+        }
+      });
     }
+    if (++turn == p.t.strips) turn = 0;
   }
 };
 
@@ -1033,7 +1082,9 @@ CONVT_DEVICE void compute(const Params& p) {
     if (whole && i >= t.warp_tiles) continue;
     if (has_bias) bias[bias_number + 8 * i] = element_of<Scalar>(lane_of_bias[i], 0);
     if constexpr (whole) {
-      if (t.places.bias_rows != t.places.rows) Y::fill(p, lane, warp + 8 * i, lane_of_bias[i]);
+      if (t.places.bias_rows != t.places.rows && (p.bias != nullptr || warp + i == 0)) {
+        Y::fill(p, lane, warp + 8 * i, lane_of_bias[i]);
+      }
     }
   }
   bool spoilt = device::named_barrier_or(1, block, bad);
@@ -1191,9 +1242,14 @@ CONVT_DEVICE void compute(const Params& p) {
         for (int k = 0; k < runs; ++k) {
           out.put(to, k, [&](int m, int h, int r, int q) { return sums[k][r][m][2 * h + q]; });
         }
-        out.end_row(to);
+        out.end_row(to, of_tile_bias);
       };
       if constexpr (whole) {
+        const int32_t next = phase + 1 < p.h.stride ? phase + 1 : 0;
+        bool next_bare = row + 1 < last_row;
+#pragma unroll
+        for (int i = 0; i < Rows; ++i) next_bare = next_bare && p.rows[next][i] == 0;
+        out.bias_follows = next_bare;
 #pragma unroll 1
         for (int i = 0; i < tile_count; ++i) {
           out.of_tile(i, p.cout - b.tile * 8);
@@ -1201,7 +1257,7 @@ CONVT_DEVICE void compute(const Params& p) {
           const float start[2] = {of_bias[2 * l], of_bias[2 * l + 1]};
           put_tile(y + i * y_tile, of_bias, start, weights + i * static_cast<int32_t>(t.weight_bytes / 4));
         }
-        out.begins = false;
+        out.before = bare ? Y::Before::bias : Y::Before::outputs;
       } else {
         put_tile(y, bias, lane_bias, weights);
       }
@@ -1211,8 +1267,10 @@ CONVT_DEVICE void compute(const Params& p) {
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
   if constexpr (Last) out.end();
   if constexpr (whole) {
+    out.end_rows();
 #pragma unroll 1
-    for (int i = 0; i < tile_count; ++i) out.of_tile(i, p.cout - b.tile * 8), out.end_tile(y + i * y_tile);
+    for (int i = 0; i < tile_count; ++i)
+      out.of_tile(i, p.cout - b.tile * 8), out.end_tile(y + i * y_tile, bias + 8 * i);
     spoilt = out.end(spoilt);
   }
   if (__any_sync(0xffffffffu, spoilt)) {

@@ -63,8 +63,9 @@ std::string rows_refusal(const warp_rows::Config& config, const Problem& p, cons
   if (std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (warp_rows::is_last(p)) return "writes rows of channels, takes no channels_last";
   const int64_t bytes = element_size(p.dtype), row_bytes = p.out_w * bytes;
-  if (row_bytes < warp_rows::sector_bytes) {
-    return "takes rows of outputs of at least " + number(warp_rows::sector_bytes) + " bytes, not " + number(row_bytes);
+  constexpr int64_t least_bytes = 2 * warp_rows::sector_bytes;  // so that a row has a whole sector
+  if (row_bytes < least_bytes) {
+    return "takes rows of outputs of at least " + number(least_bytes) + " bytes, not " + number(row_bytes);
   }
   const int64_t columns =
       warp_rows::warps * p.stride_w * warp_rows::warp_columns(bytes, p.strict_float32(), p.stride_w, config.rows) -
