@@ -94,7 +94,7 @@ def test_refusals_say_why():
     }
     rows = "2x2_rows"
     refused = {
-        "takes rows of outputs of at least 32 bytes, not 28": candidates(
+        "takes rows of outputs of at least 64 bytes, not 28": candidates(
             Problem(1, 8, 8, (6, 7), (2, 2), (2, 2)), torch.float16
         ),
         "takes rows of at most 256 outputs, not 258": candidates(Problem(1, 8, 8, (6, 129), (2, 2), (2, 2))),
