@@ -191,13 +191,19 @@ struct WarpRows {
     const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
     const warp_rows::Tiling one = warp_rows::tiling(config, p, {1, 1, 1, 1, 1});
     const int32_t most_tiles = warp_rows::is_last(p) ? std::min(warp_rows::warps, 2 * one.tile_blocks - 1) : 1;
+    if (config.whole) {
+      const std::vector<Cut> tried = warp_rows::cuts_of_rows(config, p);
+      result.insert(result.end(), tried.begin(), tried.end());
+    }
     for (int32_t tiles = 1; tiles <= most_tiles; tiles *= 2) {
       for (int32_t strips = config.whole ? result[0][0] : 1;
            strips <= warp_rows::warps / tiles && strips < 2 * one.strips; strips *= 2) {
         for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
           if (config.whole) {
             for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
-              for (int32_t buffers : {1, 2, 3}) result.push_back({strips, rows, tiles, buffers, of_warp});
+              for (int32_t buffers = 1; buffers <= warp_rows::most_row_buffers; ++buffers) {
+                result.push_back({strips, rows, tiles, buffers, of_warp});
+              }
             }
           } else {
             result.push_back({strips, rows, tiles});

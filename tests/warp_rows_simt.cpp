@@ -76,7 +76,8 @@ bool run() {
       const int32_t strips = config.whole ? chosen.cut[0] : 1 << pick(0, 3 - tile_bits);
       plan->cut = {strips, static_cast<int32_t>(pick(1, 5)), 1 << tile_bits};
       if (config.whole)
-        plan->cut[3] = static_cast<int32_t>(pick(1, 3)), plan->cut[4] = static_cast<int32_t>(pick(1, 2));
+        plan->cut[3] = static_cast<int32_t>(pick(1, warp_rows::most_row_buffers)),
+        plan->cut[4] = static_cast<int32_t>(pick(1, 2));
       constexpr int64_t most_shared_bytes = 227 << 10;
       if (warp_rows::tiling(config, p, plan->cut).shared_bytes > most_shared_bytes) plan = chosen;
     }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "../../plan/problem.h"
 #include "../../plan/slower.h"
@@ -89,8 +90,8 @@ inline Counted counted(const Config& c, const Axis<int64_t>& axis) {
 }
 
 // Of a channel whose rows are written whole: what is copied of rows without taps at a time, at most, and the same where
-// there is no bias; and the elements of a sector of memory that two rows share.
-inline constexpr int32_t most_bias_bytes = 1024, most_zero_bytes = 4096, sector_bytes = 32;
+// there is no bias; a sector of memory, which two rows may share; and rows in shared memory.
+inline constexpr int32_t most_bias_bytes = 1024, most_zero_bytes = 4096, sector_bytes = 32, most_row_buffers = 3;
 
 // How the problem is cut, for both sides of the launch.
 struct Tiling {
@@ -246,11 +247,14 @@ inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p
   return std::max(compute, memory) + 1.5e-6;
 }
 
+// Of a multiprocessor's shared memory, what a block takes.
+inline double shared_share(const Tiling& t) {
+  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
+  return (static_cast<double>(t.shared_bytes) + reserved_bytes) / shared_bytes;
+}
 // Blocks of a multiprocessor, for which its shared memory suffices too.
 inline double resident_of(const Tiling& t, const Config& c, bool strict, int64_t stride) {
-  constexpr double shared_bytes = 228 << 10, reserved_bytes = 1 << 10;
-  return std::min<double>(resident_blocks(c.columns, strict, stride),
-                          std::floor(shared_bytes / (static_cast<double>(t.shared_bytes) + reserved_bytes)));
+  return std::min<double>(resident_blocks(c.columns, strict, stride), std::floor(1 / shared_share(t)));
 }
 
 // Of rows that the copy engine writes.
@@ -263,20 +267,23 @@ inline double seconds_of_whole_rows(const Tiling& t, const Config& c, const Prob
   int64_t width = 16 / bytes;  // of what a lane puts into shared memory
   while ((p.out_w | counted(c, p.axis_w()).skipped | run) % width != 0) width /= 2;
   const bool shares = p.out_w * bytes % sector_bytes != 0;
-  const double tile =
-      1.42 * products + busy * (136 + 11 * positions / number(width) + (t.buffers == 1 ? 39 : 0) + (shares ? 41 : 0));
-  const double row = 161 + t.warp_tiles * tile;  // clocks of a warp by itself
+  const double tile = 2.02 * products + bare * 26 +
+                      busy * (142 + 13.2 * positions / number(width) + (t.buffers == 1 ? 172 : 0) + (shares ? 71 : 0));
+  const double row = 361 + 0.29 * convert + t.warp_tiles * tile;  // clocks of a warp by itself
+  const double begin = 612 + 24 * number(t.warp_tiles * p.kernel_h * p.stride_w * c.columns * c.steps);
   const double grid = number(blocks(t, p)), resident = resident_of(t, c, p.strict_float32(), p.stride_w);
-  const double weights = 53.7 * number(t.warp_tiles * p.kernel_h * p.stride_w * c.columns * c.steps);
-  const double compute = std::ceil(grid / (multiprocessors * resident)) *
-                         (1060 + weights + (t.rows + 0.07 * c.rows) * row * (4.35 + resident)) / clock *
-                         on_device.compute;
-  const double planes = std::min(multiprocessors * resident, grid) / number(t.chunks) * 8;
-  const double memory = number(p.x_elements() * bytes + p.y_elements() * bytes) *
-                        (1 + 0.015 * std::log2(1 + planes / 64)) * (1 + 0.1 / (resident * t.buffers)) / 3.85e12 *
-                        on_device.memory / std::min(1.0, grid / 100);
-  constexpr double power = 2.79;
-  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 6.6e-6;
+  const auto clocks = [&](double of_multiprocessor) {
+    return of_multiprocessor == 0 ? 0 : begin + (t.rows + 0.07 * c.rows) * row * (2.67 + of_multiprocessor);
+  };
+  const double waves = std::floor(grid / (multiprocessors * resident));
+  const double last = std::ceil((grid - waves * multiprocessors * resident) / multiprocessors);
+  // Several steps of channels are read from what shared memory leaves of the first level of cache.
+  const double crowded = c.steps == 1 ? 0 : std::max(0.0, resident * shared_share(t) - 0.85);
+  const double compute = (waves * clocks(resident) + clocks(last)) * (1 + 1.5 * crowded) / clock * on_device.compute;
+  const double memory = number(p.x_elements() * bytes + p.y_elements() * bytes) * (1 + 0.083 / (resident * t.buffers)) *
+                        (t.warp_tiles == 1 ? 1 : 1.008) / 3.28e12 * on_device.memory / std::min(1.0, grid / 100);
+  constexpr double power = 6;
+  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 7e-6;
 }
 
 inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Work& work,
@@ -319,6 +326,23 @@ inline double seconds(const Tiling& t, const Config& c, const Problem& p, const 
   return is_last(p) ? seconds_of_pixels(t, c, p, work, on_device) : seconds_of_rows(t, c, p, work, on_device);
 }
 
+// Of rows that are written whole, those that are tried: blocks that have as many rows each.
+inline std::vector<Cut> cuts_of_rows(const Config& c, const Problem& p) {
+  const Tiling one = tiling(c, p, {1, 1, 1, 1, 1});
+  const int32_t strips = warps_up_to(one.strips);
+  const int64_t rows = ceil_div<int64_t>(counted(c, p.axis_h()).axis.out, p.stride_h * (warps / strips));
+  std::vector<Cut> result;
+  for (int32_t tiles = std::min(2, one.tiles); tiles > 0; --tiles) {
+    for (int32_t buffers = most_row_buffers; buffers > 0; --buffers) {
+      for (int64_t chunks = 1; chunks < 2 * rows; chunks += chunks < 6 ? 1 : chunks / 3) {
+        const auto of_chunk = static_cast<int32_t>(ceil_div<int64_t>(rows, std::min(chunks, rows)));
+        result.push_back({strips, of_chunk, 1, buffers, tiles});
+      }
+    }
+  }
+  return result;
+}
+
 // The fastest tiling by the model of a problem that the configuration takes, and its time.
 struct Choice {
   Tiling tiling;
@@ -336,17 +360,7 @@ inline Choice choose(const Config& c, const Problem& p, const Slower& on_device,
     return true;
   };
   if (c.whole) {
-    const int32_t strips = warps_up_to(one.strips);
-    const int64_t rows = ceil_div<int64_t>(counted(c, p.axis_h()).axis.out, p.stride_h * (warps / strips));
-    for (int32_t tiles = std::min(2, one.tiles); tiles > 0; --tiles) {
-      for (int32_t buffers : {3, 2, 1}) {
-        // Blocks that have as many rows each.
-        for (int64_t chunks = 1; chunks < 2 * rows; chunks += chunks < 6 ? 1 : chunks / 3) {
-          const auto of_chunk = static_cast<int32_t>(ceil_div<int64_t>(rows, std::min(chunks, rows)));
-          try_cut({strips, of_chunk, 1, buffers, tiles});
-        }
-      }
-    }
+    for (const Cut& cut : cuts_of_rows(c, p)) try_cut(cut);
     return best;
   }
   const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
