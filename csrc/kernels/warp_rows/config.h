@@ -283,7 +283,7 @@ inline double seconds_of_whole_rows(const Tiling& t, const Config& c, const Prob
   const double memory = number(p.x_elements() * bytes + p.y_elements() * bytes) * (1 + 0.083 / (resident * t.buffers)) *
                         (t.warp_tiles == 1 ? 1 : 1.008) / 3.28e12 * on_device.memory / std::min(1.0, grid / 100);
   constexpr double power = 6;
-  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 7e-6;
+  return std::pow(std::pow(compute, power) + std::pow(memory, power), 1 / power) + 4e-6;
 }
 
 inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem& p, const Work& work,
