@@ -405,6 +405,18 @@ __noinline__ __device__ void repair(const Params& p, const float* bias, int32_t 
   }
 }
 
+// A lane's outputs of a row, one after the other, of which value(tile, half, phase, q) is one: of channel number `q` of
+// the lane's two.
+template <int OfLane, int Stride, class Value>
+CONVT_DEVICE void outputs_of_lane(const Value& value, int q, float (&v)[OfLane * Stride]) {
+  constexpr int half = OfLane / 2;
+#pragma unroll
+  for (int e = 0; e < OfLane; ++e) {
+#pragma unroll
+    for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
+  }
+}
+
 // Where a warp writes rows of outputs, of which `left` columns are in the image. A lane stores its outputs where they
 // are a vector of 16 bytes; others meet in shared memory, for vectors as wide as rows of y allow.
 template <class Scalar, bool Strict, int Stride, int Rows>
@@ -424,18 +436,13 @@ struct Output {
   // first output of the row.
   template <class Value>
   CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
-    constexpr int half = of_lane / 2;
     const int channel = lane % 4 * 2, column = which * columns_of_run + lane / 4 * run;
     const bool direct = !stages();
     Scalar* at = to + (channel * y_channel + column);
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       float v[run];
-#pragma unroll
-      for (int e = 0; e < of_lane; ++e) {
-#pragma unroll
-        for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
-      }
+      outputs_of_lane<of_lane, Stride>(value, q, v);
       if (direct) {
         if (channel + q < channels && column < left) store<whole>(q == 0 ? at : at + y_channel, v);
       } else {
@@ -729,7 +736,6 @@ struct WholeRows {
   // first output.
   template <class Value>
   CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
-    constexpr int half = of_lane / 2;
     constexpr bool has_vectors = run * size % 16 == 0;
     const int channel = lane % 4 * 2, column = strip * columns + which * columns_of_run + lane / 4 * run;
     const device::SharedAddress begin =
@@ -737,11 +743,7 @@ struct WholeRows {
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       float v[run];
-#pragma unroll
-      for (int e = 0; e < of_lane; ++e) {
-#pragma unroll
-        for (int r = 0; r < Stride; ++r) v[e * Stride + r] = value(e % half, e / half, r, q);
-      }
+      outputs_of_lane<of_lane, Stride>(value, q, v);
       const device::SharedAddress at =
           begin + static_cast<uint32_t>(channel + q) * pitch() + (place_of(to, channel + q) & 15);
       if (has_vectors && p.store_width == whole) {
