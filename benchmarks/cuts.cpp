@@ -9,7 +9,9 @@
 // For every precision (TF32, strict float32, float16), layout and configuration that takes the case: the model's choice
 // first, then the cuts that the model likes best and others at random, as many as the third argument says. A row is a
 // median of 5 (the choice's of 15) of events around a launch, after 192 MB were written. Results are not checked:
-// tests/ does that.
+// tests/ does that. Under compute-sanitizer it takes a minute where the tests, which import torch, take hours:
+//
+//   compute-sanitizer --tool racecheck ./cuts warp_rows benchmarks/data/small.csv 12 s1 s2 s3 s4 s5 s6
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
