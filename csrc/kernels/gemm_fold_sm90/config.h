@@ -52,12 +52,8 @@ constexpr bool compiled(const Config& c, bool strict, bool last) {
   return !strict || (fits && (!last || last_fits));
 }
 
-// The warp that has data copied is of a third warpgroup, which gives the others its registers. Where a block has one
-// tile, that one's other warps sum some of its outputs, but in strict float32, whose products take all registers.
+// The warp that has data copied is of a third warpgroup, which gives the others its registers.
 inline constexpr int32_t producers = 128, threads = consumers + producers;
-constexpr int32_t fold_threads(const Config& c, bool strict) {
-  return c.tile_threads() + (c.cooperative && !strict ? producers - 32 : 0);
-}
 inline constexpr int32_t launch_registers = 168;
 // With few registers the copying warp waits; two parts of operands need them all.
 constexpr int32_t consumer_registers(bool strict) { return strict ? 240 : 224; }

@@ -269,8 +269,9 @@ CONVT_DEVICE void correct(const Params& p, const Tile& tile, int32_t image, int3
 
 // What the threads write that share a tile which is staged: its outputs.
 template <class Scalar, bool Strict, int Row, bool Last>
-CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group, int32_t thread) {
-  constexpr int32_t threads = fold_threads(configs[Row], Strict);
+CONVT_DEVICE void fold(const Params& p, const Shared<Row>& shared, const Tile& tile, int32_t group) {
+  constexpr int32_t threads = configs[Row].tile_threads();
+  const auto thread = static_cast<int32_t>(threadIdx.x) % threads;
   const int32_t lane = thread % 32;
   const int32_t channels = smaller(p.tile_channels, p.out_channels - tile.channel);
   const int32_t first_row = tile.first_output_row(p), rows = smaller(p.rows, p.h.out - first_row);
@@ -342,9 +343,9 @@ struct Biases {
   }
 };
 
-// By the consumers, if they share the block's only tile: all but its outputs.
+// By the consumers, if they share the block's only tile.
 template <class Scalar, bool Strict, int Row, bool Last>
-CONVT_DEVICE void stage_together(const Params& p, const Shared<Row>& shared) {
+CONVT_DEVICE void consume_together(const Params& p, const Shared<Row>& shared) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   Tile tile = Tile::of(p, static_cast<int32_t>(blockIdx.x));
@@ -358,6 +359,8 @@ CONVT_DEVICE void stage_together(const Params& p, const Shared<Row>& shared) {
   device::named_barrier(1, consumers);
   products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
   biases.store(shared.biases(group), thread);
+  device::named_barrier(1, consumers);
+  fold<Scalar, Strict, Row, Last>(p, shared, tile, group);
 }
 
 // By the consumers, every second tile each: its products, and its outputs.
@@ -392,7 +395,7 @@ CONVT_DEVICE void consume_in_turn(const Params& p, const Shared<Row>& shared) {
     products.stage(p, tile.channel * p.taps - begin_of<Scalar>(p, tile.channel));
     biases.store(shared.biases(group), thread);
     device::named_barrier(1 + group, group_threads);
-    fold<Scalar, Strict, Row, Last>(p, shared, tile, group, thread);
+    fold<Scalar, Strict, Row, Last>(p, shared, tile, group);
     if (staged_buffers(config) == 1) device::mbarrier_arrive(shared.stages(group ^ 1));
     // All threads have read: the next tile's tables may be written, and the tile be staged.
     device::named_barrier(1 + group, group_threads);
@@ -407,9 +410,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
       consumers * consumer_registers(Strict) + producers * producer_registers(Strict) <= threads * launch_registers,
       "a warpgroup would wait for registers that nobody gives back");
   constexpr Config config = configs[Row];
-  constexpr int fold_barrier = 2, start_barrier = 3, start_threads = consumers + 32;
-  // Then all have as many registers.
-  constexpr bool all_fold = fold_threads(config, Strict) > config.tile_threads();
+  constexpr int start_barrier = 3, start_threads = consumers + 32;
   const Shared<Row> shared{device::dynamic_shared_address(), device::dynamic_shared_memory()};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   // First of all data are asked for, by the warp that makes the barriers: it waits for nobody.
@@ -432,22 +433,16 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_sm90_kernel(const __grid
     }
     __syncwarp();
     if (copies) device::named_barrier_arrive(start_barrier, start_threads);
-    if constexpr (!all_fold) device::fewer_registers<producer_registers(Strict)>();
+    device::fewer_registers<producer_registers(Strict)>();
     if (copies) copy_operands<Scalar, Row, Last>(p, shared);
-    if (copies || !all_fold) return;
-  } else {
-    if constexpr (!all_fold) device::more_registers<consumer_registers(Strict)>();
-    device::named_barrier(start_barrier, start_threads);
-    if constexpr (config.cooperative) {
-      stage_together<Scalar, Strict, Row, Last>(p, shared);
-    } else {
-      consume_in_turn<Scalar, Strict, Row, Last>(p, shared);
-    }
+    return;
   }
+  device::more_registers<consumer_registers(Strict)>();
+  device::named_barrier(start_barrier, start_threads);
   if constexpr (config.cooperative) {
-    device::named_barrier(fold_barrier, fold_threads(config, Strict));
-    const Tile tile = Tile::of(p, device::opaque(static_cast<int32_t>(blockIdx.x)));
-    fold<Scalar, Strict, Row, Last>(p, shared, tile, 0, thread < consumers ? thread : thread - 32);
+    consume_together<Scalar, Strict, Row, Last>(p, shared);
+  } else {
+    consume_in_turn<Scalar, Strict, Row, Last>(p, shared);
   }
 #endif
 }

@@ -93,7 +93,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.tap_pitch = narrow(t.channels * 4 * config.columns + kernel_column_gap);
   // A kernel of one column has no gaps of rows, for which there may be no room.
   q.kernel_row_pitch = narrow(p.kernel_w * q.tap_pitch + (p.kernel_w > 1 ? kernel_row_gap : 0));
-  q.slices = narrow(slices_of(t, fold_threads(config, p.strict_float32())));
+  q.slices = narrow(slices_of(t, config.tile_threads()));
   q.by_pairs = Divisor(ceil_div<int64_t>(t.columns, 2)), q.by_rows = Divisor(t.rows);
   q.by_units = Divisor(units_of(t)),
   q.by_rows_of_w = Divisor(q.last_weights ? p.out_channels_per_group() : p.kernel_h * p.kernel_w);
