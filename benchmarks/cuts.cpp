@@ -107,8 +107,15 @@ void* operand(int64_t elements, DataType dtype) {
 using Cut = std::array<int32_t, 8>;
 using Timed = std::pair<double, Cut>;  // with the modelled time
 
-// What a family tells of its cuts: all of a configuration's for a problem, the model's choice first, none if it does
-// not take the problem; and how one is launched.
+// Whether a configuration takes a problem, as the planner says.
+bool takes(const Explanation& explained, Algorithm algorithm, const std::string& configuration) {
+  return std::any_of(explained.candidates.begin(), explained.candidates.end(), [&](const Candidate& c) {
+    return c.algorithm == algorithm && c.configuration == configuration && c.fits();
+  });
+}
+
+// What a family tells of its cuts: all of a configuration's for a problem that it takes, the model's choice first; and
+// how one is launched.
 struct Grouped {
   static constexpr const auto& configs = grouped::configs;
   static constexpr auto algorithm = Algorithm::grouped;
@@ -133,9 +140,7 @@ struct Grouped {
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
     const int64_t cout = p.out_channels_per_group(), tiles = ceil_div<int64_t>(cout, 8);
-    if (!grouped::takes_x(config, grouped::x_pixels(p)) || cout <= 8 * (config.tiles - 1)) return {};
     const grouped::Tiling chosen = grouped::tiling(config, p, most_shared_bytes, {});
-    if (chosen.shared_bytes > most_shared_bytes) return {};
     std::vector<Cut> result{grouped::cut_of(chosen)};
     std::vector<std::pair<int64_t, int64_t>> channels;  // groups of a block, tiles of a group
     for (int64_t g = 2; g < 2 * p.groups && g * cout <= 256; g *= 2)
@@ -179,16 +184,6 @@ struct WarpRows {
   double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, work, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
-    const Phases h = phases(warp_rows::counted(config, p.axis_h()).axis);
-    const Phases w = phases(warp_rows::counted(config, p.axis_w()).axis);
-    if (p.in_channels_per_group() > config.steps * warp_rows::step_channels || p.stride_w < config.least_stride ||
-        p.stride_w > config.most_stride || h.last - h.first >= config.rows || w.last - w.first >= config.columns) {
-      return {};
-    }
-    if (config.whole &&
-        (warp_rows::is_last(p) || warp_rows::tiling(config, p, {1, 1, 1, 1, 1}).strips > warp_rows::warps)) {
-      return {};
-    }
     std::vector<Cut> result{warp_rows::cut_of(warp_rows::choose(config, p, {}, most_shared_bytes).tiling)};
     const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
     const warp_rows::Tiling one = warp_rows::tiling(config, p, {1, 1, 1, 1, 1});
@@ -237,12 +232,7 @@ struct RollingRows {
   }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
-    const int64_t rows = rolling_rows::frames(p.axis_h()).reach, columns = rolling_rows::frames(p.axis_w()).reach;
-    const int64_t outputs = p.out_channels_per_group() * p.stride_h * p.stride_w;
-    if (rows > config.rows || columns > config.columns || outputs > 8 * config.tiles) return {};
-    if (rolling_rows::channels_last(p) && p.groups > 1) return {};
     const auto chosen = rolling_rows::choose(config, p, multiprocessors, most_shared_bytes, {}, true);
-    if (chosen.seconds == 0) return {};
     std::vector<Cut> result{rolling_rows::cut_of(chosen.tiling)};
     const int64_t most = rolling_rows::frames(p.axis_h()).count;
     const bool boxes = rolling_rows::takes_boxes(config, p, chosen.tiling);
@@ -269,7 +259,7 @@ std::vector<Timed> timed_cuts(const Family& family, const Problem& p) {
     if (t.shared_bytes > most_shared_bytes || family.grid(t) > std::numeric_limits<int32_t>::max()) continue;
     result.emplace_back(family.seconds(t), cut);
   }
-  if (!result.empty()) std::sort(result.begin() + 1, result.end());
+  std::sort(result.begin() + 1, result.end());
   return result;
 }
 
@@ -282,10 +272,11 @@ void measure(const std::string& name, const Problem& p, bool channels_last, int 
   cudaEvent_t begin, end;
   check(cudaEventCreate(&begin)), check(cudaEventCreate(&end));
   std::mt19937 generator(1);
+  const Explanation explained = explain(p, *find_device("h200"));
   for (int32_t row = 0; row < static_cast<int32_t>(std::size(Family::configs)); ++row) {
+    if (!takes(explained, Family::algorithm, Family::configs[row].name)) continue;
     const Family family(row, p);
     auto cuts = timed_cuts(family, p);
-    if (cuts.empty()) continue;
     // Half of them the first, half of them any that are not far from the best.
     const auto first = std::min<size_t>(cuts.size(), 1 + static_cast<size_t>(count) / 2);
     auto near = cuts.begin() + static_cast<int64_t>(first);
