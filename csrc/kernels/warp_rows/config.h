@@ -350,7 +350,6 @@ struct Choice {
 };
 inline Choice choose(const Config& c, const Problem& p, const Slower& on_device, int64_t most_shared_bytes) {
   const Work work = work_of(c, p);
-  const Tiling one = tiling(c, p, {1, 1, 1, 1, 1});
   Choice best{};
   const auto try_cut = [&](const Cut& cut) {
     const Tiling t = tiling(c, p, cut);
@@ -363,6 +362,7 @@ inline Choice choose(const Config& c, const Problem& p, const Slower& on_device,
     for (const Cut& cut : cuts_of_rows(c, p)) try_cut(cut);
     return best;
   }
+  const Tiling one = tiling(c, p, {1, 1, 1});
   const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
   for (int32_t block_tiles = is_last(p) ? warps_up_to(one.tile_blocks) : 1; block_tiles > 0; block_tiles /= 2) {
     // The warps of a block have strips beside each other as far as there are any; fewer, if some would have none.

@@ -1113,6 +1113,12 @@ CONVT_DEVICE void compute(const Params& p) {
   const int32_t tile_count = whole ? tiles_of(p, b) : 1;
   const int64_t y_tile = 8 * p.y_channel;
 
+  const auto has_no_taps = [](const uint32_t* of_phase) {
+    bool none = true;
+#pragma unroll
+    for (int i = 0; i < Rows; ++i) none = none && of_phase[i] == 0;
+    return none;
+  };
   typename X::Tiles operands[run_steps][Rows];
   Raw raw[run_steps];
   float largest = spoilt ? largest_of_parts : 0;  // of strict float32's inputs
@@ -1172,9 +1178,7 @@ CONVT_DEVICE void compute(const Params& p) {
       uint32_t taps[Rows];
 #pragma unroll
       for (int i = 0; i < Rows; ++i) taps[i] = p.rows[phase][i];
-      bool bare = true;
-#pragma unroll
-      for (int i = 0; i < Rows; ++i) bare = bare && taps[i] == 0;
+      const bool bare = has_no_taps(taps);
       const auto put_tile = [&](Scalar* to, const float* of_tile_bias, const float (&start)[2],
                                 const uint32_t* of_weights) {
         if (bare) {
@@ -1248,10 +1252,7 @@ CONVT_DEVICE void compute(const Params& p) {
       };
       if constexpr (whole) {
         const int32_t next = phase + 1 < p.h.stride ? phase + 1 : 0;
-        bool next_bare = row + 1 < last_row;
-#pragma unroll
-        for (int i = 0; i < Rows; ++i) next_bare = next_bare && p.rows[next][i] == 0;
-        out.bias_follows = next_bare;
+        out.bias_follows = row + 1 < last_row && has_no_taps(p.rows[next]);
 #pragma unroll 1
         for (int i = 0; i < tile_count; ++i) {
           out.of_tile(i, p.cout - b.tile * 8);
