@@ -27,6 +27,7 @@
 #include "../kernels/implicit_gemm_sm80/launch.h"
 #include "../kernels/implicit_gemm_sm90/launch.h"
 #include "../kernels/large_stride/launch.h"
+#include "../kernels/large_stride_sm90/launch.h"
 #include "../kernels/rolling_rows/launch.h"
 #include "../kernels/warp_rows/launch.h"
 #include "checks.h"
@@ -162,6 +163,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::large_stride:
       C10_CUDA_CHECK(large_stride::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::large_stride_sm90:
+      C10_CUDA_CHECK(large_stride_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::grouped:
       C10_CUDA_CHECK(grouped::launch(plan, problem, operands, stream));

@@ -23,6 +23,7 @@ enum class Algorithm : int32_t {
   gemm_fold_sm90,           // csrc/kernels/gemm_fold_sm90
   column,                   // csrc/kernels/column
   large_stride,             // csrc/kernels/large_stride
+  large_stride_sm90,        // csrc/kernels/large_stride_sm90
   grouped,                  // csrc/kernels/grouped
   warp_rows,                // csrc/kernels/warp_rows
   rolling_rows,             // csrc/kernels/rolling_rows

@@ -16,6 +16,7 @@
 #include "../kernels/implicit_gemm_sm80/config.h"
 #include "../kernels/implicit_gemm_sm90/name.h"
 #include "../kernels/large_stride/config.h"
+#include "../kernels/large_stride_sm90/config.h"
 #include "../kernels/rolling_rows/config.h"
 #include "../kernels/warp_rows/config.h"
 #include "calibration.h"
@@ -57,6 +58,8 @@ const Family families[] = {
     {Algorithm::few_channels, "few_channels", names_of<few_channels::configs>, few_channels_candidates},
     {Algorithm::column, "column", names_of<column::configs>, column_candidates, true},
     {Algorithm::large_stride, "large_stride", names_of<large_stride::configs>, large_stride_candidates, true},
+    {Algorithm::large_stride_sm90, "large_stride_sm90", names_of<large_stride_sm90::configs>,
+     large_stride_sm90_candidates},
     {Algorithm::gemm_scatter_sm90, "gemm_scatter_sm90", names_of<gemm_scatter_sm90::configs>,
      gemm_scatter_sm90_candidates},
     {Algorithm::gemm_scatter_tf32_sm90, "gemm_scatter_tf32_sm90", names_of<gemm_scatter_tf32_sm90::configs>,

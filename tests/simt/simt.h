@@ -968,6 +968,9 @@ inline MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t stride, 
 inline MatrixDescriptor plain_matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next) {
   return matrix_descriptor(start, stride, next, 0);
 }
+inline MatrixDescriptor plain_matrix_descriptor_of_units(SharedAddress start, uint32_t packed, uint32_t stride) {
+  return plain_matrix_descriptor((start + packed % 65536) * 16, stride * 16, packed / 65536 * 16);
+}
 
 inline SharedAddress start_of(MatrixDescriptor d) { return d.start / 16; }
 inline MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start) {

@@ -7,9 +7,9 @@
 #pragma once
 
 #include "../exact_output.h"
-#include "../load_if.h"
 #include "../tf32.h"
 #include "../touch.h"
+#include "load_phases.cuh"
 #include "params.h"
 
 namespace convt::large_stride {
@@ -38,22 +38,6 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
     return __float_as_uint(__ldg(p));
   } else {
     return __ldg(&p->bits);
-  }
-}
-
-// A lane's phases of a row of them, from `column`; how many exist is `count`.
-struct Phases {
-  int32_t row, column, count;
-};
-
-// Of neighbouring phases, the weights of an input channel, as bits: words of two of 16-bit types if they lie together.
-template <class Scalar, bool Vectors, int Count>
-CONVT_DEVICE void load_phases(const Params& p, const Scalar* from, int32_t valid, uint32_t (&to)[Count]) {
-  if constexpr (Vectors) {
-    load_if<Count * sizeof(Scalar)>(valid >= Count, from, to);
-  } else {
-#pragma unroll
-    for (int i = 0; i < Count; ++i) load_if<sizeof(Scalar)>(valid > i, from + i * p.w_column_stride, to + i);
   }
 }
 

@@ -107,6 +107,7 @@ Candidates gemm_scatter_tf32_sm90_candidates;
 Candidates gemm_fold_sm90_candidates;
 Candidates column_candidates;
 Candidates large_stride_candidates;
+Candidates large_stride_sm90_candidates;
 Candidates direct_candidates;
 Candidates grouped_candidates;
 Candidates warp_rows_candidates;
