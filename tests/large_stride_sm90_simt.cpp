@@ -57,10 +57,10 @@ bool run(int32_t row) {
   cut.groups = static_cast<int32_t>(pick(1, family::most_groups));
   cut.row_blocks = static_cast<int32_t>(pick(cut.row_blocks, cut.row_blocks + 2));
   const family::Tiling tiling = family::make_tiling(p, cut);
-  plan.grid = tiling.blocks * tiling.row_blocks * p.batch * p.groups, plan.block = family::group_threads * tiling.groups;
+  plan.grid = tiling.blocks * tiling.row_blocks * p.batch * p.groups,
+  plan.block = family::group_threads * tiling.groups;
   plan.shared_bytes = tiling.shared_bytes(family::configs[row].steps);
-  const family::Params params =
-      family::make_params(p, tiling, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
+  const family::Params params = family::make_params(p, tiling, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
   vectors += params.load_vectors && params.store_vectors, row_blocks += tiling.row_blocks > 1;
   idle += tiling.blocks * tiling.groups > params.tasks;
   const auto launch = [&]<int Row>() {
@@ -74,8 +74,7 @@ bool run(int32_t row) {
     ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
   }(std::make_integer_sequence<int, family::config_count>());
   if constexpr (sizeof(Scalar) == 4) {
-    return c.check(
-        name.c_str(), [](float v) { return __uint_as_float(device::to_tf32(v)); }, roundings_of_sums<false>);
+    return c.check(name.c_str(), [](float v) { return __uint_as_float(device::to_tf32(v)); }, roundings_of_sums<false>);
   } else {
     return c.check(name.c_str(), [](float v) { return v; }, roundings_of_sums<false>);
   }

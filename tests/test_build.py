@@ -314,6 +314,14 @@ def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(tmp_path):
 
 
 @with_source
+def test_the_compiler_keeps_wgmma_in_flight_whose_weights_are_registers(tmp_path):
+    kernels = compile_for_hopper("large_stride_sm90/launch.cu", tmp_path)
+    # By whether weights of neighbouring phases are loaded at once.
+    both = 2 * configurations("large_stride_sm90")
+    assert count(kernels, r"I(f|NS_\w+Float16E)Lb\d") == dict.fromkeys(("f", "NS_7Float16E", "NS_8BFloat16E"), both)
+
+
+@with_source
 @pytest.mark.parametrize("family", ("implicit_gemm_nchw_sm90", "implicit_gemm_nhwc_sm90"))
 def test_the_compiler_keeps_wgmma_in_flight_at_any_shift(family, tmp_path):
     kernels = compile_for_hopper(f"{family}/launch.cu", tmp_path)

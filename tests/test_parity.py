@@ -305,6 +305,7 @@ EVERY_FAMILY = {
     "few_channels/3x3_n4_r4": ("float16", Problem(2, 48, 4, (41, 65), (3, 3), (1, 1), (1, 1)), "nhwc"),
     "few_positions/p4": ("float16", Problem(2, 256, 64, (1, 2), (4, 4)), "nchw"),
     "large_stride/tile_64x64": ("tf32", Problem(2, 32, 16, (9, 9), (16, 16), (8, 8), (4, 4)), "nchw"),
+    "large_stride_sm90/k96": ("tf32", Problem(2, 21, 5, (9, 9), (32, 32), (16, 16)), "nchw"),
     "gemm_scatter_sm90/128x128_pingpong": ("float16", SCATTER, "nchw"),
     "gemm_scatter_sm90/256x128": ("bfloat16", SCATTER, "nhwc"),
     "gemm_scatter_tf32_sm90/128x128_pingpong": ("tf32", SCATTER, "nchw"),

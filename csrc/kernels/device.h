@@ -456,8 +456,8 @@ CONVT_DEVICE MatrixDescriptor matrix_descriptor(SharedAddress start, uint32_t st
 CONVT_DEVICE MatrixDescriptor plain_matrix_descriptor(SharedAddress start, uint32_t stride, uint32_t next) {
   return static_cast<uint64_t>((start & 0x3ffff) >> 4 | next >> 4 << 16) | static_cast<uint64_t>(stride >> 4) << 32;
 }
-// The same in units of 16 bytes, of an operand that begins so many behind `start`: `packed` has that and, 16 bits higher,
-// `next`.
+// The same in units of 16 bytes, of an operand that begins so many behind `start`: `packed` has that and, 16 bits
+// higher, `next`.
 CONVT_DEVICE MatrixDescriptor plain_matrix_descriptor_of_units(SharedAddress start, uint32_t packed, uint32_t stride) {
   return start + packed | static_cast<uint64_t>(stride) << 32;
 }

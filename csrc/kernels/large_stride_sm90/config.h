@@ -1,5 +1,5 @@
-// Large strides with few input channels on Hopper's tensor cores: as in large_stride, one matrix product for all phases of
-// the stride, rows of which are phases of an output channel, and columns positions of the input. A warpgroup has 64
+// Large strides with few input channels on Hopper's tensor cores: as in large_stride, one matrix product for all phases
+// of the stride, rows of which are phases of an output channel, and columns positions of the input. A warpgroup has 64
 // phases, whose weights it reads once, straight into registers, from where wgmma takes them; inputs lie in shared
 // memory as they are, with their halo, a plane of pixels for every 16 bytes of channels: a tap is another start of the
 // same operand. So nothing but wgmma reads either, and what takes time is memory.
@@ -20,22 +20,22 @@ struct Config {
 inline constexpr Config configs[] = {{"k48", 6}, {"k96", 12}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t group_threads = 128;                // of a warpgroup
-inline constexpr int32_t group_phases = 64, of_lane = 2;     // rows of its product; of a lane, neighbours
-inline constexpr int32_t most_groups = 3;                    // warpgroups of a block, for which registers suffice
-inline constexpr int32_t columns = 64;                       // of a product: positions
-inline constexpr int32_t unit_bytes = 16;                    // of a pixel's channels in a plane: half of a step of K
-inline constexpr int32_t inputs_at_once = 24;                // elements of x that a thread asks for
-inline constexpr int64_t most_shared_bytes = 112 << 10;      // as much as lets two blocks share a multiprocessor
-inline constexpr int64_t multiprocessors = 132;              // which warpgroups are to fill
+inline constexpr int32_t group_threads = 128;             // of a warpgroup
+inline constexpr int32_t group_phases = 64, of_lane = 2;  // rows of its product; of a lane, neighbours
+inline constexpr int32_t most_groups = 3;                 // warpgroups of a block, for which registers suffice
+inline constexpr int32_t columns = 64;                    // of a product: positions
+inline constexpr int32_t unit_bytes = 16;                 // of a pixel's channels in a plane: half of a step of K
+inline constexpr int32_t inputs_at_once = 24;             // elements of x that a thread asks for
+inline constexpr int64_t most_shared_bytes = 112 << 10;   // as much as lets two blocks share a multiprocessor
+inline constexpr int64_t multiprocessors = 132;           // which warpgroups are to fill
 
 // How a problem is cut into blocks.
 struct Tiling {
-  int64_t taps_h = 0, taps_w = 0;  // of a phase, at most
-  int64_t planes = 0, units = 0;   // of 16 bytes of channels; of those of a tap, in all
+  int64_t taps_h = 0, taps_w = 0;                          // of a phase, at most
+  int64_t planes = 0, units = 0;                           // of 16 bytes of channels; of those of a tap, in all
   int64_t first_q_h = 0, first_q_w = 0, q_h = 0, q_w = 0;  // positions
   int64_t rows = 0, row_blocks = 0;                        // of positions of a block
-  int64_t in_columns = 0;  // of the inputs in shared memory, whose pixels are positions, too
+  int64_t in_columns = 0;                       // of the inputs in shared memory, whose pixels are positions, too
   int64_t padded_stride = 0, phase_blocks = 0;  // of a warpgroup's phases of one channel
   int64_t groups = 0, blocks = 0;               // warpgroups of a block; blocks of an image's row block
 

@@ -13,13 +13,13 @@
 
 namespace convt::large_stride_sm90 {
 
-// Where phase (0, 0) of a position lies in the output: bytes from the image's first element, which are even. Odd if some
-// of its phases are outside of the image, or it is no position of the block's at all: `nowhere`.
+// Where phase (0, 0) of a position lies in the output: bytes from the image's first element, which are even. Odd if
+// some of its phases are outside of the image, or it is no position of the block's at all: `nowhere`.
 using Output = int64_t;
 inline constexpr Output nowhere = std::numeric_limits<int64_t>::min() | 1;
 
-// Of a unit of K and a lane of four: where its weights of phase (0, 0) lie, from those of the first channel and tap; how
-// many channels it has; below which row and column a phase has its tap.
+// Of a unit of K and a lane of four: where its weights of phase (0, 0) lie, from those of the first channel and tap;
+// how many channels it has; below which row and column a phase has its tap.
 struct Weights {
   int64_t offset;
   int32_t channels;
@@ -114,8 +114,8 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   const Scalar* const x = inputs_of<Scalar>(p, task);
   const int32_t pixel_units = p.planes * p.plane_pixels;
   // Blocks begin with different ones: all of them at the same lines of L2 would wait for each other.
-  const auto begin = static_cast<int32_t>(
-      static_cast<uint64_t>(blockIdx.x * 0x9e3779b9u) * static_cast<uint64_t>(pixel_units) >> 32);
+  const auto begin =
+      static_cast<int32_t>(static_cast<uint64_t>(blockIdx.x * 0x9e3779b9u) * static_cast<uint64_t>(pixel_units) >> 32);
   const auto number_of = [&](int32_t n) {
     n += begin;
     return n < pixel_units ? n : n - pixel_units;
@@ -126,9 +126,11 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       const int32_t number = number_of(first + i * group_threads);
       auto column = static_cast<uint32_t>(number);
       const int32_t plane = static_cast<int32_t>(p.by_pixels.divide(column)), channel = plane * unit,
-                    in_row = static_cast<int32_t>(p.in_columns.divide(column)) + p.first_q_h + first_row - (p.taps_h - 1),
+                    in_row =
+                        static_cast<int32_t>(p.in_columns.divide(column)) + p.first_q_h + first_row - (p.taps_h - 1),
                     in_column = static_cast<int32_t>(column) + p.first_q_w - (p.taps_w - 1);
-      const bool exists = first + i * group_threads < pixel_units && static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
+      const bool exists = first + i * group_threads < pixel_units &&
+                          static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
                           static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in);
       const Scalar* from = x + (channel * p.x_channel_stride + in_row * p.x_row_stride + in_column * p.x_column_stride);
 #pragma unroll
@@ -155,7 +157,8 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   };
   const int64_t channel = static_cast<int64_t>(task.group) * p.out_channels + task.channel;
   uint32_t bias_bits;
-  load_if<size>(p.bias != nullptr && !task.idle, static_cast<const Scalar*>(p.bias) + channel * p.bias_stride, &bias_bits);
+  load_if<size>(p.bias != nullptr && !task.idle, static_cast<const Scalar*>(p.bias) + channel * p.bias_stride,
+                &bias_bits);
 
   // Units of K are ordered by where they begin in shared memory: planes, and of each the taps from the last one on.
   const auto tap_of = [&](uint32_t& plane) {  // `plane`: the unit's number before
@@ -202,8 +205,8 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       const auto q = static_cast<int32_t>(column);
       const bool exists = row < p.rows && first_row + row < p.q_h && q < p.q_w;
       const Place at = place_of(p, first_row, row, q);
-      const bool whole =
-          at.row >= 0 && at.row + p.h.stride <= p.h.out && at.column >= 0 && at.column + p.w_axis.stride <= p.w_axis.out;
+      const bool whole = at.row >= 0 && at.row + p.h.stride <= p.h.out && at.column >= 0 &&
+                         at.column + p.w_axis.stride <= p.w_axis.out;
       of_positions[i] =
           exists ? (at.row * p.y_row_stride + at.column * p.y_column_stride) * size + (whole ? 0 : 1) : nowhere;
     }
@@ -281,8 +284,7 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       store_if<2 * of_lane>(is, reinterpret_cast<Scalar*>(y_of_pair + mine), four);
     } else {
       const uint32_t words[2] = {pack(Scalar{}, v[0][0], v[0][1]), pack(Scalar{}, v[1][0], v[1][1])};
-      const uint32_t own = words[has_second ? 1 : 0],
-                     got = __shfl_xor_sync(0xffffffffu, words[has_second ? 0 : 1], 4),
+      const uint32_t own = words[has_second ? 1 : 0], got = __shfl_xor_sync(0xffffffffu, words[has_second ? 0 : 1], 4),
                      both[2] = {has_second ? got : own, has_second ? own : got};
       store_words_if<2 * of_lane * size>(is, y_of_pair + mine, both);
     }
@@ -315,7 +317,7 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       }
     };
     const auto position_of = [&](int i) { return first + 8 * i + 2 * t; };
-    const auto load_places = [&](int i, Output (&place)[2]) {
+    const auto load_places = [&](int i, Output(&place)[2]) {
       const uint4 two = device::load_shared_16(places + static_cast<uint32_t>(position_of(i)) * sizeof(Output));
       place[0] = static_cast<Output>(two.x | static_cast<uint64_t>(two.y) << 32);
       place[1] = static_cast<Output>(two.z | static_cast<uint64_t>(two.w) << 32);
@@ -337,9 +339,9 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       }
     };
     if (p.store_pairs) {
-      store_all([&](const float (&v)[2][of_lane], const Output (&place)[2]) { store_pair(v, place[0], place[1]); });
+      store_all([&](const float (&v)[2][of_lane], const Output(&place)[2]) { store_pair(v, place[0], place[1]); });
     } else {
-      store_all([&](const float (&v)[2][of_lane], const Output (&place)[2]) {
+      store_all([&](const float (&v)[2][of_lane], const Output(&place)[2]) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) store_if<of_lane>(together && (place[e] & 1) == 0, at(place[e]), v[e]);
       });

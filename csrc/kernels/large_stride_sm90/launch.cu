@@ -9,8 +9,8 @@ namespace {
 
 template <class Scalar, int Row>
 cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStream_t stream) {
-  const auto kernel = params.load_vectors ? large_stride_sm90_kernel<Scalar, true, Row>
-                                          : large_stride_sm90_kernel<Scalar, false, Row>;
+  const auto kernel =
+      params.load_vectors ? large_stride_sm90_kernel<Scalar, true, Row> : large_stride_sm90_kernel<Scalar, false, Row>;
   static Prepared of_vectors, of_elements;
   const cudaError_t error = (params.load_vectors ? of_vectors : of_elements).prepare(kernel);
   if (error != cudaSuccess) return error;
@@ -27,8 +27,8 @@ cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& ope
     if constexpr (Strict) {
       return cudaErrorInvalidConfiguration;
     } else {
-      return dispatch_row<config_count>(plan.configuration,
-                                        [&]<int Row>() { return launch_configuration<Scalar, Row>(plan, params, stream); });
+      return dispatch_row<config_count>(
+          plan.configuration, [&]<int Row>() { return launch_configuration<Scalar, Row>(plan, params, stream); });
     }
   });
 }

@@ -37,7 +37,8 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.padded_stride = narrow(t.padded_stride), q.tasks = narrow(t.phase_blocks * p.out_channels_per_group());
   q.blocks = Divisor(t.blocks), q.row_blocks = Divisor(t.row_blocks), q.groups = Divisor(p.groups);
   q.phase_blocks = Divisor(t.phase_blocks), q.phase_row = Divisor(t.padded_stride);
-  q.in_columns = Divisor(t.in_columns), q.by_pixels = Divisor(t.plane_pixels()), q.by_taps = Divisor(q.taps), q.taps_of_row = Divisor(t.taps_w);
+  q.in_columns = Divisor(t.in_columns), q.by_pixels = Divisor(t.plane_pixels()), q.by_taps = Divisor(q.taps),
+  q.taps_of_row = Divisor(t.taps_w);
   const int64_t size = element_size(p.dtype);
   const auto aligned = [&](const void* pointer, int64_t count) {
     return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(count * size) == 0;
