@@ -99,12 +99,7 @@ bool run(int32_t row) {
       with_tiles.template operator()<6>();
   }
 
-  if constexpr (sizeof(Scalar) == 4 && !Strict) {
-    return c.check(
-        name.c_str(), [](float v) { return __uint_as_float(device::to_tf32(v)); }, roundings_of_sums<Strict>);
-  } else {
-    return c.check(name.c_str(), [](float v) { return v; }, roundings_of_sums<Strict>);
-  }
+  return c.template check_sums<Strict>(name.c_str());
 }
 
 }  // namespace

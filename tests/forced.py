@@ -7,6 +7,7 @@ import torch
 from reference import (
     Problem,
     assert_parity,
+    lay_out,
     poison_allocator,
     problem_count,
     random_tensor,
@@ -32,6 +33,19 @@ def precise(precision):
     """The dtype of a precision, with float32 products as it says."""
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
     return dtype_of(precision)
+
+
+FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
+
+
+def random_operands(p, dtype, rng, layout):
+    """x, w and, of every second problem, a bias on the GPU; in NCHW x may begin anywhere."""
+    x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
+    x = lay_out(x, rng.choice(("contiguous", "contiguous", "offset"))) if layout == "nchw" else x
+    if layout == "nhwc":
+        x = x.contiguous(memory_format=torch.channels_last)
+        w = w.contiguous(memory_format=rng.choice(tuple(FORMATS.values())))
+    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
 
 
 def runs_hopper_code():

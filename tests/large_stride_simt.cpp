@@ -4,34 +4,18 @@
 #include <cstdio>
 
 #include "kernels/large_stride/tile.cuh"
+#include "large_stride_problem.h"
 #include "plan/planner.h"
-#include "simt_problem.h"
 
 namespace convt {
 namespace {
 
 int refused = 0;
 
-Problem random_problem(const large_stride::Config& config) {
-  Problem p;
-  large_stride::Tiling t;
-  do {
-    p.batch = pick(1, 2);
-    p.groups = pick(0, 3) == 0 ? pick(2, 3) : 1;
-    p.in_channels = p.groups * (pick(0, 2) == 0 ? pick(1, 4 * config.steps) : pick(1, 7));
-    p.out_channels = p.groups * pick(1, 3);
-    const bool flat = pick(0, 3) == 0;
-    p.in_h = flat ? 1 : pick(1, 7), p.in_w = pick(1, 9);
-    p.stride_h = flat ? pick(1, 2) : pick(1, 12), p.stride_w = pick(0, 1) == 0 ? 4 * pick(1, 4) : pick(1, 18);
-    if (p.stride_h < 8 && p.stride_w < 8) p.stride_w += 8;
-    const auto kernel = [](int64_t stride) { return pick(0, 1) == 0 ? stride * pick(1, 2) : pick(1, 2 * stride + 3); };
-    p.kernel_h = flat ? 1 : kernel(p.stride_h), p.kernel_w = kernel(p.stride_w);
-    p.padding_h = pick(0, 1) * pick(0, 20), p.padding_w = pick(0, 1) == 0 ? 4 * pick(0, 4) : pick(0, 20);
-    p.out_h = output_size(p.in_h, p.kernel_h, p.stride_h, p.padding_h, pick(0, p.stride_h - 1), 1);
-    p.out_w = output_size(p.in_w, p.kernel_w, p.stride_w, p.padding_w, pick(0, 1) * pick(0, p.stride_w - 1), 1);
-    if (p.out_h > 0 && p.out_w > 0) t = large_stride::choose_tiling(p, config);
-  } while (p.out_h <= 0 || p.out_w <= 0 || p.out_h * p.out_w > 6000 || t.depth > config.steps * 4);
-  return p;
+Problem random_problem(const large_stride::Config& config, DataType dtype) {
+  return random_large_stride(dtype, 4 * config.steps, [&](const Problem& p) {
+    return large_stride::choose_tiling(p, config).depth <= config.steps * large_stride::step_pairs;
+  });
 }
 
 // Of a configuration that cuts the product into tiles.
@@ -65,7 +49,7 @@ Problem random_tiled_problem() {
 template <class Scalar, bool Strict>
 bool run(int32_t row) {
   const large_stride::Config& config = large_stride::configs[row];
-  Problem p = config.tile_columns > 0 ? random_tiled_problem() : random_problem(config);
+  Problem p = config.tile_columns > 0 ? random_tiled_problem() : random_problem(config, data_type<Scalar>);
   p.dtype = data_type<Scalar>, p.precision = Strict ? Precision::ieee : Precision::tf32;
   lay_out(p);
   const Case<Scalar> c(p);
@@ -114,12 +98,7 @@ bool run(int32_t row) {
     ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
   }(std::make_integer_sequence<int, large_stride::config_count>());
 
-  if constexpr (sizeof(Scalar) == 4 && !Strict) {
-    return c.check(
-        name.c_str(), [](float v) { return __uint_as_float(device::to_tf32(v)); }, roundings_of_sums<Strict>);
-  } else {
-    return c.check(name.c_str(), [](float v) { return v; }, roundings_of_sums<Strict>);
-  }
+  return c.template check_sums<Strict>(name.c_str());
 }
 
 }  // namespace

@@ -1,9 +1,7 @@
 """Layers of large strides and few input channels, for the families that have their weights in registers."""
 
-import torch
-from reference import Problem, lay_out, random_tensor
+from reference import Problem
 
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 FCN32S = Problem(1, 21, 21, (16, 16), (64, 64), (32, 32))
 FCN16S = Problem(1, 21, 21, (26, 34), (32, 32), (16, 16))
 FCN8S = Problem(1, 21, 21, (70, 70), (16, 16), (8, 8))
@@ -32,12 +30,3 @@ def problem(rng, most_words=48, channels_of_word=1):
         taps = -(-p.kernel[0] // stride[0]) * -(-p.kernel[1] // stride[1])
         if min(p.y_shape) > 0 and -(-p.in_channels // groups // channels_of_word) * taps <= most_words:
             return p
-
-
-def operands(p, dtype, rng, memory):
-    x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
-    x = lay_out(x, rng.choice(("contiguous", "contiguous", "offset"))) if memory == "nchw" else x
-    if memory == "nhwc":
-        x = x.contiguous(memory_format=torch.channels_last)
-        w = w.contiguous(memory_format=rng.choice(tuple(FORMATS.values())))
-    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None

@@ -7,6 +7,7 @@ import pytest
 import simt_program
 import torch
 from forced import (
+    FORMATS,
     candidates_of,
     check_configurations,
     check_spread,
@@ -14,12 +15,11 @@ from forced import (
     check_those_taken,
     explained,
     precise,
+    random_operands,
 )
 from reference import (
     Problem,
-    lay_out,
     problem_count,
-    random_tensor,
 )
 
 import convt
@@ -27,7 +27,6 @@ from convt import _C
 
 ROOT = Path(__file__).parent.parent
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 TILES = ("p128", "p192", "p256", "p512"), ("p96", "p192", "p192_w6", "p384")
 NAMES = [f"column/n16_{t}" for t in TILES[0]] + [f"column/n{n}_{t}" for n in (32, 48) for t in TILES[1]]
 NAMES[8:8] = [f"column/n32_{t}" for t in ("p32", "p64", "p96_w12")]
@@ -131,15 +130,6 @@ def test_refusals_say_why():
 # GPU
 
 
-def operands(p, dtype, rng, memory):
-    x, w = (random_tensor(s, dtype, "cuda") for s in (p.x_shape, p.w_shape))
-    x = lay_out(x, rng.choice(("contiguous", "contiguous", "offset"))) if memory == "nchw" else x
-    if memory == "nhwc":
-        x = x.contiguous(memory_format=torch.channels_last)
-        w = w.contiguous(memory_format=rng.choice(tuple(FORMATS.values())))
-    return x, w, random_tensor((p.out_channels,), dtype, "cuda") if rng.random() < 0.5 else None
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize("precision", ("tf32", "ieee", "float16", "bfloat16"))
@@ -149,7 +139,7 @@ def test_random_problems(configuration, precision, layout):
 
     def draw():
         p = problem(rng)
-        return p, *operands(p, dtype, rng, layout)
+        return p, *random_operands(p, dtype, rng, layout)
 
     assert check_those_taken(configuration, precision, draw, 10) > 0 or problem_count(10) < 10
 
@@ -161,7 +151,7 @@ def test_random_problems(configuration, precision, layout):
 def test_real_layers(p, precision, layout):
     torch.backends.cudnn.allow_tf32 = False
     p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
-    x, w, b = operands(p, torch.float32 if precision == "ieee" else torch.float16, random.Random(0), layout)
+    x, w, b = random_operands(p, torch.float32 if precision == "ieee" else torch.float16, random.Random(0), layout)
     check_configurations(NAMES, precision, p, x, w, b)
 
 

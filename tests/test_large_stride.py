@@ -7,6 +7,7 @@ import pytest
 import simt_program
 import torch
 from forced import (
+    FORMATS,
     candidates_of,
     check_configurations,
     check_spread,
@@ -14,8 +15,9 @@ from forced import (
     check_those_taken,
     explained,
     precise,
+    random_operands,
 )
-from large_strides import BDCN, CLIPSEG, FCN8S, FCN16S, FCN32S, FORMATS, operands, problem
+from large_strides import BDCN, CLIPSEG, FCN8S, FCN16S, FCN32S, problem
 from reference import Problem
 
 from convt import _C
@@ -129,7 +131,7 @@ def test_random_problems(configuration, precision, layout):
 
     def draw():
         p = problem(rng, most, 1 if dtype == torch.float32 else 2) if most else tiled_problem(rng)
-        return p, *operands(p, dtype, rng, layout)
+        return p, *random_operands(p, dtype, rng, layout)
 
     taken = check_those_taken(configuration, precision, draw, 10)
     refused = {"ieee": ("tile_128x128", "k48_n32", "k96_n32"), "tf32": ("k48_n32",)}.get(precision, ("k96", "k96_n32"))
@@ -143,7 +145,7 @@ def test_random_problems(configuration, precision, layout):
 def test_real_layers(p, precision, layout):
     torch.backends.cudnn.allow_tf32 = False
     p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
-    x, w, b = operands(p, torch.float32 if precision == "ieee" else torch.float16, random.Random(0), layout)
+    x, w, b = random_operands(p, torch.float32 if precision == "ieee" else torch.float16, random.Random(0), layout)
     check_configurations(NAMES, precision, p, x, w, b)
 
 

@@ -6,6 +6,7 @@ import pytest
 import simt_program
 import torch
 from forced import (
+    FORMATS,
     candidates_of,
     check_configurations,
     check_spread,
@@ -13,8 +14,9 @@ from forced import (
     explained,
     forced,
     precise,
+    random_operands,
 )
-from large_strides import BDCN, CLIPSEG, FCN8S, FCN16S, FCN32S, FORMATS, operands, problem
+from large_strides import BDCN, CLIPSEG, FCN8S, FCN16S, FCN32S, problem
 from reference import Problem
 
 from convt import _C
@@ -101,7 +103,7 @@ def test_random_problems(configuration, precision, layout, hopper):
 
     def draw():
         p = fitting_problem(rng, configuration, dtype)
-        return p, *operands(p, dtype, rng, layout)
+        return p, *random_operands(p, dtype, rng, layout)
 
     assert check_those_taken(configuration, precision, draw, 20) > 0
 
@@ -112,7 +114,7 @@ def test_random_problems(configuration, precision, layout, hopper):
 @pytest.mark.parametrize("layout", FORMATS)
 def test_real_layers(p, precision, layout, hopper):
     p = Problem(**{**p.__dict__, "batch": min(p.batch, 2)})
-    x, w, b = operands(p, precise(precision), random.Random(0), layout)
+    x, w, b = random_operands(p, precise(precision), random.Random(0), layout)
     check_configurations(NAMES, precision, p, x, w, b)
 
 
@@ -130,7 +132,7 @@ def test_nan_and_inf_spread_by_taps_only(configuration, precision, hopper):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_same_bits_on_repeat(precision, hopper):
-    x, w, b = operands(FCN32S, precise(precision), random.Random(0), "nchw")
+    x, w, b = random_operands(FCN32S, precise(precision), random.Random(0), "nchw")
     first = forced(NAMES[-1], x, w, b, FCN32S)
     for _ in range(100):
         assert torch.equal(forced(NAMES[-1], x, w, b, FCN32S), first)
@@ -138,7 +140,7 @@ def test_the_same_bits_on_repeat(precision, hopper):
 
 @pytest.mark.gpu
 def test_more_images_than_a_grid_is_high(hopper):
-    x, w, b = operands(Problem(70_000, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1)), torch.float16, random.Random(0), "nchw")
     many = Problem(70_000, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
-    last = Problem(1, 3, 1, (2, 2), (8, 8), (8, 8), (1, 1))
+    last = Problem(**{**many.__dict__, "batch": 1})
+    x, w, b = random_operands(many, torch.float16, random.Random(0), "nchw")
     assert torch.equal(forced(NAMES[0], x, w, b, many)[-1:], forced(NAMES[0], x[-1:], w, b, last))

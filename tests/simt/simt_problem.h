@@ -276,6 +276,14 @@ struct Case {
   bool check(const char* what, float (*rounded)(float), Roundings most = nullptr) const {
     return check(what, rounded, rounded, most);
   }
+  // The same of sums that round once each, in TF32 of operands that threads have rounded.
+  template <bool Strict>
+  bool check_sums(const char* what) const {
+    const bool rounds = p.dtype == DataType::float32 && !Strict;
+    const auto rounded = [](float v) { return __uint_as_float(device::to_tf32(v)); };
+    const auto same = [](float v) { return v; };
+    return rounds ? check(what, rounded, roundings_of_sums<Strict>) : check(what, same, roundings_of_sums<Strict>);
+  }
   bool check(const char* what, float (*rounded_x)(float), float (*rounded_w)(float), Roundings most = nullptr) const {
     const double rounding = p.dtype == DataType::float32 ? 0x1p-24 : p.dtype == DataType::float16 ? 0x1p-11 : 0x1p-8;
     const double smallest = p.dtype == DataType::float16 ? 0x1p-25 : 0;

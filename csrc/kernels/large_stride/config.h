@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../../plan/problem.h"
+#include "positions.h"
 
 namespace convt::large_stride {
 
@@ -54,11 +54,8 @@ inline constexpr int64_t most_shared_bytes = 72 << 10;  // as much as lets 3 blo
 inline constexpr int64_t multiprocessors = 132;         // which blocks are to fill
 
 // How a problem is cut into blocks.
-struct Tiling {
-  int64_t taps_h = 0, taps_w = 0;        // of a phase, at most
-  int64_t pairs = 0, depth = 0;          // of words of K: of the channels, and in all
-  int64_t first_q_h = 0, first_q_w = 0;  // positions
-  int64_t q_h = 0, q_w = 0;
+struct Tiling : Positions {
+  int64_t pairs = 0, depth = 0;                 // of words of K: of the channels, and in all
   int64_t rows = 0, row_blocks = 0;             // of positions of a block
   int64_t in_rows = 0, in_columns = 0;          // of the inputs in shared memory
   int64_t plane = 0;                            // words between pairs of channel words there
@@ -74,13 +71,9 @@ struct Tiling {
 
 inline Tiling choose_tiling(const Problem& p, const Config& config) {
   const bool strict = p.strict_float32();
-  Tiling t;
-  t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
+  Tiling t{Positions(p)};
   t.pairs = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 4 : 2);
   t.depth = t.pairs * t.taps_h * t.taps_w;
-  t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
-  t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
-  t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
   const int64_t of_lane = config.phases / 8;
   t.padded_stride = ceil_div<int64_t>(p.stride_w, of_lane) * of_lane;
   t.phase_blocks = ceil_div<int64_t>(p.stride_h * t.padded_stride, config.phases);

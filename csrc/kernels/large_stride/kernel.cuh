@@ -6,11 +6,10 @@
 // same phases.
 #pragma once
 
-#include "../exact_output.h"
 #include "../tf32.h"
 #include "../touch.h"
-#include "load_phases.cuh"
 #include "params.h"
+#include "phases.cuh"
 
 namespace convt::large_stride {
 
@@ -40,6 +39,11 @@ CONVT_DEVICE uint32_t bits_at(const Scalar* p) {
     return __ldg(&p->bits);
   }
 }
+
+// A lane's phases of a row of them, from `column`; how many exist is `count`.
+struct Phases {
+  int32_t row, column, count;
+};
 
 // A pair of words of K of the lane's phases, as they come from memory: finish_weights() makes them operands.
 // `from` is the pair's first weight of the lane's first phase.
@@ -118,16 +122,6 @@ CONVT_DEVICE Task task_of(const Params& p, int32_t block, int32_t thread) {
   const auto channel = static_cast<int32_t>(p.phase_blocks.divide(phase_block));
   return {image, static_cast<int32_t>(group), channel, static_cast<int32_t>(row_block) * p.rows, phase_block, task,
           idle};
-}
-
-template <class Scalar>
-CONVT_DEVICE const Scalar* inputs_of(const Params& p, const Task& task) {
-  return static_cast<const Scalar*>(p.x) + task.image * p.x_batch_stride + task.group * p.channels * p.x_channel_stride;
-}
-
-template <class Scalar>
-CONVT_DEVICE const Scalar* weights_of(const Params& p, const Task& task) {
-  return static_cast<const Scalar*>(p.w) + task.group * p.channels * p.w_in_stride + task.channel * p.w_out_stride;
 }
 
 template <class Scalar, bool Strict, bool Vectors, int Row>
@@ -352,14 +346,8 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
       store_if<outputs>(whole, to, v);
       if (at.inside != none && !whole) {
         const Place place = place_of(p, first_row, position);
-        const int32_t column = place.column + phase_column;
         if (static_cast<uint32_t>(place.row + phase_row) >= static_cast<uint32_t>(p.h.out)) continue;
-#pragma unroll
-        for (int j = 0; j < outputs; ++j) {
-          if (j < phases && static_cast<uint32_t>(column + j) < static_cast<uint32_t>(p.w_axis.out)) {
-            store<1>(to + j * p.y_column_stride, &v[j]);
-          }
-        }
+        store_inside(p, place.column + phase_column, phases, to, v);
       }
     }
   }
@@ -376,16 +364,7 @@ __global__ void __launch_bounds__(32 * resident_warps(configs[Row], Strict), 1)
     const Place place = place_of(p, first_row, i);
     const int32_t row = place.row + phase_row;
     if (at.inside == none || static_cast<uint32_t>(row) >= static_cast<uint32_t>(p.h.out)) continue;
-#pragma unroll 1
-    for (int32_t j = 0; j < phases; ++j) {
-      const int32_t column = place.column + phase_column + j;
-      if (static_cast<uint32_t>(column) >= static_cast<uint32_t>(p.w_axis.out)) continue;
-      Scalar* to = y + (at.output + j * p.y_column_stride);
-      float v = to_float(*to);
-      if (v - v == 0.0f) continue;
-      v = exact_output<Scalar, Strict>(p, all_inputs, w, bias, row, column);
-      store<1>(to, &v);
-    }
+    correct_inside<Scalar, Strict>(p, all_inputs, w, bias, row, place.column + phase_column, phases, y + at.output);
   }
 }
 

@@ -10,14 +10,13 @@
 namespace convt::large_stride {
 
 // How a problem is cut into tiles.
-struct TileTiling {
+struct TileTiling : Positions {
   bool channels_innermost = false;  // whether columns run along output channels, or along the phases of a row
   bool channels_outermost = false;
   int64_t inner = 0;                     // of those, padded
   int64_t row_columns = 0, columns = 0;  // of a row phase, and all
   int64_t words = 0, chunks = 0;         // of the channels of a tap
-  int64_t taps_h = 0, taps_w = 0;        // of a phase, at most
-  int64_t first_q_h = 0, first_q_w = 0, q_h = 0, q_w = 0, positions = 0;
+  int64_t positions = 0;                 // of all images
   int64_t position_tiles = 0, column_tiles = 0;
   int64_t tiles = 0;  // of all groups
 
@@ -39,7 +38,7 @@ constexpr int64_t tile_shared_bytes(const Config& c) {
 }
 
 inline TileTiling choose_tiles(const Problem& p, const Config& c) {
-  TileTiling t;
+  TileTiling t{Positions(p)};
   const int64_t channels = p.out_channels_per_group();
   const int64_t phases = ceil_div<int64_t>(p.stride_w, 4) * 4, padded_channels = ceil_div<int64_t>(channels, 4) * 4;
   // Without rows of phases worth the name, channels fill the columns better.
@@ -53,10 +52,6 @@ inline TileTiling choose_tiles(const Problem& p, const Config& c) {
   t.columns = checked_mul(p.stride_h, t.row_columns);
   t.words = ceil_div<int64_t>(p.in_channels_per_group(), element_size(p.dtype) == 2 ? 2 : 1);
   t.chunks = ceil_div<int64_t>(t.words, c.chunk_words);
-  t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
-  t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
-  t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
-  t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
   t.positions = checked_mul(checked_mul(p.batch, t.q_h), t.q_w);
   t.position_tiles = ceil_div<int64_t>(t.positions, c.tile_positions);
   t.column_tiles = ceil_div<int64_t>(t.columns, c.tile_columns);

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../../plan/problem.h"
+#include "../large_stride/positions.h"
 
 namespace convt::large_stride_sm90 {
 
@@ -30,11 +30,9 @@ inline constexpr int64_t most_shared_bytes = 112 << 10;   // as much as lets two
 inline constexpr int64_t multiprocessors = 132;           // which warpgroups are to fill
 
 // How a problem is cut into blocks.
-struct Tiling {
-  int64_t taps_h = 0, taps_w = 0;                          // of a phase, at most
-  int64_t planes = 0, units = 0;                           // of 16 bytes of channels; of those of a tap, in all
-  int64_t first_q_h = 0, first_q_w = 0, q_h = 0, q_w = 0;  // positions
-  int64_t rows = 0, row_blocks = 0;                        // of positions of a block
+struct Tiling : large_stride::Positions {
+  int64_t planes = 0, units = 0;                // of 16 bytes of channels; of those of a tap, in all
+  int64_t rows = 0, row_blocks = 0;             // of positions of a block
   int64_t in_columns = 0;                       // of the inputs in shared memory, whose pixels are positions, too
   int64_t padded_stride = 0, phase_blocks = 0;  // of a warpgroup's phases of one channel
   int64_t groups = 0, blocks = 0;               // warpgroups of a block; blocks of an image's row block
@@ -53,13 +51,9 @@ struct Cut {
 };
 
 inline Tiling make_tiling(const Problem& p, const Cut& cut) {
-  Tiling t;
-  t.taps_h = ceil_div<int64_t>(p.kernel_h, p.stride_h), t.taps_w = ceil_div<int64_t>(p.kernel_w, p.stride_w);
+  Tiling t{large_stride::Positions(p)};
   t.planes = ceil_div<int64_t>(p.in_channels_per_group() * element_size(p.dtype), unit_bytes);
   t.units = t.planes * t.taps_h * t.taps_w;
-  t.first_q_h = p.padding_h / p.stride_h, t.first_q_w = p.padding_w / p.stride_w;
-  t.q_h = (p.out_h - 1 + p.padding_h) / p.stride_h - t.first_q_h + 1;
-  t.q_w = (p.out_w - 1 + p.padding_w) / p.stride_w - t.first_q_w + 1;
   t.in_columns = t.q_w + t.taps_w - 1;
   t.padded_stride = ceil_div<int64_t>(p.stride_w, of_lane) * of_lane;
   t.phase_blocks = ceil_div<int64_t>(p.stride_h * t.padded_stride, group_phases);

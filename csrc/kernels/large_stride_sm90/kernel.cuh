@@ -6,8 +6,7 @@
 
 #include <limits>
 
-#include "../exact_output.h"
-#include "../large_stride/load_phases.cuh"
+#include "../large_stride/phases.cuh"
 #include "../tf32.h"
 #include "params.h"
 
@@ -35,6 +34,11 @@ CONVT_DEVICE Place place_of(const Params& p, int32_t first_row, int32_t row, int
   return {(p.first_q_h + first_row + row) * p.h.stride - p.h.padding,
           (p.first_q_w + column) * p.w_axis.stride - p.w_axis.padding};
 }
+CONVT_DEVICE Place place_of(const Params& p, int32_t first_row, int32_t position) {
+  auto column = static_cast<uint32_t>(position);
+  const auto row = static_cast<int32_t>(p.in_columns.divide(column));
+  return place_of(p, first_row, row, static_cast<int32_t>(column));
+}
 
 // What a warpgroup computes: phases of an output channel of a group, at the positions of a block's rows.
 struct Task {
@@ -52,14 +56,6 @@ CONVT_DEVICE Task task_of(const Params& p, int32_t block, int32_t warpgroup) {
   const bool idle = task >= static_cast<uint32_t>(p.tasks);
   const auto channel = static_cast<int32_t>(p.phase_blocks.divide(task));
   return {image, static_cast<int32_t>(group), channel, static_cast<int32_t>(row_block) * p.rows, task, idle};
-}
-template <class Scalar>
-CONVT_DEVICE const Scalar* inputs_of(const Params& p, const Task& task) {
-  return static_cast<const Scalar*>(p.x) + task.image * p.x_batch_stride + task.group * p.channels * p.x_channel_stride;
-}
-template <class Scalar>
-CONVT_DEVICE const Scalar* weights_of(const Params& p, const Task& task) {
-  return static_cast<const Scalar*>(p.w) + task.group * p.channels * p.w_in_stride + task.channel * p.w_out_stride;
 }
 
 // A lane's two rows of half of a step's operand, as they come from memory: finish_weights() makes them operands.
@@ -111,7 +107,7 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
 
   // Inputs, some units of channels of a pixel at a time: loads that do not wait for each other.
   constexpr int at_once = inputs_at_once / unit;
-  const Scalar* const x = inputs_of<Scalar>(p, task);
+  const Scalar* const x = large_stride::inputs_of<Scalar>(p, task);
   const int32_t pixel_units = p.planes * p.plane_pixels;
   // Blocks begin with different ones: all of them at the same lines of L2 would wait for each other.
   const auto begin =
@@ -161,27 +157,27 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
                 &bias_bits);
 
   // Units of K are ordered by where they begin in shared memory: planes, and of each the taps from the last one on.
-  const auto tap_of = [&](uint32_t& plane) {  // `plane`: the unit's number before
-    const uint32_t number = plane;
-    auto within = number;
-    plane = p.by_taps.divide(within);
-    return p.taps - 1 - static_cast<int32_t>(within);
+  struct Unit {
+    int32_t plane, row, column;  // of its tap
+  };
+  const auto unit_of = [&](int32_t number) -> Unit {
+    auto within = static_cast<uint32_t>(number);
+    const uint32_t plane = p.by_taps.divide(within);
+    auto tap = static_cast<uint32_t>(p.taps - 1) - within;
+    const uint32_t row = p.taps_of_row.divide(tap);
+    return {static_cast<int32_t>(plane), static_cast<int32_t>(row), static_cast<int32_t>(tap)};
   };
   const auto start_of = [&](int32_t number) {
-    auto plane = static_cast<uint32_t>(smaller(number, p.units - 1));
-    auto tap = static_cast<uint32_t>(tap_of(plane));
-    const auto row = static_cast<int32_t>(p.taps_of_row.divide(tap));
-    const int32_t pixel = (p.taps_h - 1 - row) * in_columns + p.taps_w - 1 - static_cast<int32_t>(tap);
-    return static_cast<int32_t>(plane) * p.plane_pixels + pixel + (number < p.units ? 0 : 1);
+    const auto [plane, row, column] = unit_of(smaller(number, p.units - 1));
+    const int32_t pixel = (p.taps_h - 1 - row) * in_columns + p.taps_w - 1 - column;
+    return plane * p.plane_pixels + pixel + (number < p.units ? 0 : 1);
   };
 #pragma unroll 1
   for (int32_t i = thread; i < 8 * steps; i += block) {
     const int32_t number = i / 4;
-    auto plane = static_cast<uint32_t>(number);
-    auto tap = static_cast<uint32_t>(tap_of(plane));
-    const auto row = static_cast<int32_t>(p.taps_of_row.divide(tap));
-    const int32_t first = static_cast<int32_t>(plane) * unit + i % 4 * (unit / 4), tap_row = row * p.h.stride,
-                  tap_column = static_cast<int32_t>(tap) * p.w_axis.stride;
+    const auto [plane, row, column] = unit_of(number);
+    const int32_t first = plane * unit + i % 4 * (unit / 4), tap_row = row * p.h.stride,
+                  tap_column = column * p.w_axis.stride;
     const bool exists = number < p.units;
     of_weights[i] = {first * p.w_in_stride + tap_row * p.w_row_stride + tap_column * p.w_column_stride,
                      smaller(unit / 4, p.channels - first),
@@ -231,7 +227,8 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   {
     // A warpgroup that is idle loads nothing, without a branch: behind one, all weights would be waited for at once.
     const int32_t mine = task.idle ? 0 : phases;
-    const Scalar* from = weights_of<Scalar>(p, task) + (phase_row * p.w_row_stride + phase_column * p.w_column_stride);
+    const Scalar* from =
+        large_stride::weights_of<Scalar>(p, task) + (phase_row * p.w_row_stride + phase_column * p.w_column_stride);
 #pragma unroll
     for (int i = 0; i < 2 * steps; ++i) {
       const Weights k = of_weights[4 * i + t];
@@ -254,17 +251,9 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   float wrong = 0;  // becomes NaN when an output is not finite
   // Outputs that are stored one by one: some of the position's are outside of the image, or they are not neighbours.
   const auto store_apart = [&](int32_t position, const float (&v)[of_lane]) {
-    auto column = static_cast<uint32_t>(position);
-    const auto row = static_cast<int32_t>(p.in_columns.divide(column));
-    const Place place = place_of(p, first_row, row, static_cast<int32_t>(column));
+    const Place place = place_of(p, first_row, position);
     if (static_cast<uint32_t>(place.row + phase_row) >= static_cast<uint32_t>(p.h.out)) return;
-    Scalar* const to = at(of_positions[position] & ~Output{1});
-#pragma unroll
-    for (int j = 0; j < of_lane; ++j) {
-      if (j < phases && static_cast<uint32_t>(place.column + phase_column + j) < static_cast<uint32_t>(p.w_axis.out)) {
-        store<1>(to + j * p.y_column_stride, &v[j]);
-      }
-    }
+    large_stride::store_inside(p, place.column + phase_column, phases, at(of_positions[position] & ~Output{1}), v);
   };
   const bool together = p.store_vectors && phases == of_lane;
   // Two lanes with neighbouring phases have two positions; each stores one of them, if they may.
@@ -367,26 +356,16 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   __syncwarp();
   // Each output that is not finite, once more. Where its operands are is not kept until then.
   const Task again = task_of(p, device::opaque(static_cast<int32_t>(blockIdx.x)), device::opaque(warpgroup));
-  const Scalar *all_inputs = inputs_of<Scalar>(p, again), *w = weights_of<Scalar>(p, again);
+  const Scalar *all_inputs = large_stride::inputs_of<Scalar>(p, again), *w = large_stride::weights_of<Scalar>(p, again);
 #pragma unroll 1
   for (int32_t n = 0; n < p.positions / 4; ++n) {
     const int32_t position = n / 2 * 8 + 2 * t + n % 2;
     const Output output = of_positions[position];
-    auto q = static_cast<uint32_t>(position);
-    const auto its_row = static_cast<int32_t>(p.in_columns.divide(q));
-    const Place place = place_of(p, first_row, its_row, static_cast<int32_t>(q));
+    const Place place = place_of(p, first_row, position);
     const int32_t row = place.row + phase_row;
     if (output == nowhere || static_cast<uint32_t>(row) >= static_cast<uint32_t>(p.h.out)) continue;
-#pragma unroll 1
-    for (int32_t j = 0; j < phases; ++j) {
-      const int32_t column = place.column + phase_column + j;
-      if (static_cast<uint32_t>(column) >= static_cast<uint32_t>(p.w_axis.out)) continue;
-      Scalar* to = at(output & ~Output{1}) + j * p.y_column_stride;
-      float v = to_float(*to);
-      if (v - v == 0.0f) continue;
-      v = exact_output<Scalar, false>(p, all_inputs, w, bias, row, column);
-      store<1>(to, &v);
-    }
+    large_stride::correct_inside<Scalar, false>(p, all_inputs, w, bias, row, place.column + phase_column, phases,
+                                                at(output & ~Output{1}));
   }
 #endif
 }

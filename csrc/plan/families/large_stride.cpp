@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "../../kernels/large_stride/tiling.h"
-#include "family.h"
+#include "large_strides.h"
 
 namespace convt {
 namespace {
@@ -12,17 +12,7 @@ namespace {
 std::string large_stride_refusal(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (device.compute_capability < 80) return "needs the tensor cores of sm_80";
-  if (p.in_channels == 0) return "takes at least one input channel";
-  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
-  constexpr int64_t limit = int64_t{1} << 28;
-  for (const Axis<int64_t>& a : {p.axis_h(), p.axis_w()}) {
-    if (a.stride >= 1 << 14 || a.kernel >= limit || a.padding >= limit || a.in >= limit || a.out >= limit ||
-        a.in * a.stride >= limit) {
-      return "takes images of less than 2^28 rows and columns";
-    }
-  }
-  if (p.in_channels >= limit || p.out_channels >= limit) return "takes less than 2^28 channels";
-  return "";
+  return large_strides_refusal(p);
 }
 
 // A way to cut a problem into tiles, and what it may cost.
@@ -124,7 +114,6 @@ std::string tiled_candidate(const Problem& p, const DeviceInfo& device, const la
 
 void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string refusal = large_stride_refusal(p, device);
-  const bool large = p.stride_h >= 8 || p.stride_w >= 8;
   for (int32_t row = 0; row < large_stride::config_count; ++row) {
     const large_stride::Config& config = large_stride::configs[row];
     const auto refused = [&](const std::string& reason) {
@@ -149,8 +138,8 @@ void large_stride_candidates(const Problem& p, const DeviceInfo& device, std::ve
       }
       continue;
     }
-    if (!large) {
-      refused("takes strides of 8 or more, not " + std::to_string(std::max(p.stride_h, p.stride_w)));
+    if (const std::string reason = small_stride_refusal(p); !reason.empty()) {
+      refused(reason);
       continue;
     }
     const large_stride::Tiling t = large_stride::choose_tiling(p, config);

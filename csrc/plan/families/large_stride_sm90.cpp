@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "../../kernels/large_stride_sm90/params.h"
-#include "family.h"
+#include "large_strides.h"
 
 namespace convt {
 namespace {
@@ -15,20 +15,8 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (const std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (p.strict_float32()) return "has no strict float32";
-  if (p.in_channels == 0) return "takes at least one input channel";
-  if (p.stride_h < 8 && p.stride_w < 8) {
-    return "takes strides of 8 or more, not " + std::to_string(std::max(p.stride_h, p.stride_w));
-  }
-  if ((p.dilation_h != 1 && p.kernel_h > 1) || (p.dilation_w != 1 && p.kernel_w > 1)) return "takes dilation 1 only";
-  constexpr int64_t limit = int64_t{1} << 28;
-  for (const Axis<int64_t>& a : {p.axis_h(), p.axis_w()}) {
-    if (a.stride >= 1 << 14 || a.kernel >= limit || a.padding >= limit || a.in >= limit || a.out >= limit ||
-        a.in * a.stride >= limit) {
-      return "takes images of less than 2^28 rows and columns";
-    }
-  }
-  if (p.in_channels >= limit || p.out_channels >= limit) return "takes less than 2^28 channels";
-  return "";
+  if (std::string reason = small_stride_refusal(p); !reason.empty()) return reason;
+  return large_strides_refusal(p);
 }
 
 Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
