@@ -78,6 +78,18 @@ CONVT_DEVICE void store_global_16(void* to, const uint32_t (&v)[4], CachePolicy 
 #endif
 }
 
+// The same where `is`, without a branch.
+CONVT_DEVICE void store_global_16_if(bool is, void* to, const uint32_t (&v)[4], CachePolicy policy) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred p; setp.ne.u32 p, %6, 0; @p st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;}" ::"l"(to),
+      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "l"(static_cast<uint64_t>(policy)), "r"(static_cast<uint32_t>(is))
+      : "memory");
+#else
+  if (is) store_global_16(to, v, policy);
+#endif
+}
+
 // The block's dynamic shared memory. Its address is a constant, which the compiler sees only if it is read so: from the
 // pointer it would ask for the block's place in its cluster at each use.
 CONVT_DEVICE unsigned char* dynamic_shared_memory() { return convt_dynamic_shared_memory; }
@@ -471,12 +483,20 @@ CONVT_DEVICE MatrixDescriptor with_start(MatrixDescriptor d, SharedAddress start
 CONVT_DEVICE void forget(int32_t& v) { asm volatile("" : "+r"(v)); }
 CONVT_DEVICE void forget(uint32_t& v) { asm volatile("" : "+r"(v)); }
 CONVT_DEVICE void forget(float& v) { asm volatile("" : "+f"(v)); }
+CONVT_DEVICE void forget(int64_t& v) { asm volatile("" : "+l"(v)); }
 template <class T>
 CONVT_DEVICE void forget(T*& v) {
   asm volatile("" : "+l"(v));
 }
 // What all lanes of a warp have alike, in a form that shows it to the compiler.
 CONVT_DEVICE uint32_t uniform(uint32_t v) { return __reduce_or_sync(0xffffffffu, v); }
+// Another lane's float32 of a warp whose lanes are all here. __shfl_sync() takes its bits as an integer: a sum of wgmma
+// that has been one is copied, and products are serialised (C7517, C7519).
+CONVT_DEVICE float shuffle(float v, int32_t source) {
+  float r;
+  asm volatile("shfl.sync.idx.b32 %0, %1, %2, 31, 0xffffffff;" : "=f"(r) : "f"(v), "r"(source));
+  return r;
+}
 // True in one lane of a warp, whose lanes are all here. What it alone does has operands that are seen to be uniform.
 CONVT_DEVICE bool elect() {
   uint32_t elected = 0;
@@ -522,6 +542,10 @@ enum class Major { k, mn };
 template <WgmmaType type, int N, Major a_major = Major::k, Major b_major = Major::k>
 CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
 
+// d = a b, or d += a b; both operands M- and N-major.
+template <WgmmaType type, int N>
+CONVT_DEVICE void wgmma_as_in_memory(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b, uint32_t d_is_added_to);
+
 // d = a b.
 template <WgmmaType type, int N>
 CONVT_DEVICE void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b);
@@ -563,6 +587,26 @@ CONVT_DEVICE float max_or_nan(float a, float b) {
   return v;
 #else
   return b < a || a != a ? a : b;
+#endif
+}
+
+// Of words of two 16-bit elements: NaN where an element of either is one; elsewhere any of both.
+template <class Scalar>
+CONVT_DEVICE uint32_t max_or_nan_pair(uint32_t a, uint32_t b) {
+#if defined(__CUDA_ARCH__)
+  uint32_t v;
+  if constexpr (std::is_same_v<Scalar, Float16>) {
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  } else {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
+  }
+  return v;
+#else
+  const auto of_first = [&](uint32_t mask, int shift) {
+    const float v = to_float(Scalar{static_cast<uint16_t>(a >> shift)});
+    return v != v ? a & mask : b & mask;
+  };
+  return of_first(0xffff, 0) | of_first(0xffff0000, 16);
 #endif
 }
 

@@ -25,6 +25,13 @@ struct Ring {
     if (++stage == stages) stage = 0, parity ^= 1;
   }
 
+  // By so few stages that a division would take longer.
+  CONVT_DEVICE void advance_by(int32_t count, int32_t stages) {
+    stage += count;
+#pragma unroll 1
+    while (stage >= stages) stage -= stages, parity ^= 1;
+  }
+
   CONVT_DEVICE void skip(int32_t count, const Divisor& stages) {
     auto next = static_cast<uint32_t>(stage + count);
     const uint32_t turns = stages.divide(next);

@@ -17,6 +17,7 @@
 #include "../kernels/direct/launch.h"
 #include "../kernels/few_channels/launch.h"
 #include "../kernels/few_positions/launch.h"
+#include "../kernels/gemm_fold_rows_sm90/launch.h"
 #include "../kernels/gemm_fold_sm90/launch.h"
 #include "../kernels/gemm_scatter_sm90/launch.h"
 #include "../kernels/gemm_scatter_tf32_sm90/launch.h"
@@ -154,6 +155,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::gemm_scatter_tf32_sm90:
       C10_CUDA_CHECK(gemm_scatter_tf32_sm90::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::gemm_fold_rows_sm90:
+      C10_CUDA_CHECK(gemm_fold_rows_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::gemm_fold_sm90:
       C10_CUDA_CHECK(gemm_fold_sm90::launch(plan, problem, operands, stream));

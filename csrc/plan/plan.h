@@ -21,6 +21,7 @@ enum class Algorithm : int32_t {
   gemm_scatter_sm90,        // csrc/kernels/gemm_scatter_sm90
   gemm_scatter_tf32_sm90,   // csrc/kernels/gemm_scatter_tf32_sm90
   gemm_fold_sm90,           // csrc/kernels/gemm_fold_sm90
+  gemm_fold_rows_sm90,      // csrc/kernels/gemm_fold_rows_sm90
   column,                   // csrc/kernels/column
   large_stride,             // csrc/kernels/large_stride
   large_stride_sm90,        // csrc/kernels/large_stride_sm90

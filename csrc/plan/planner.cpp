@@ -7,6 +7,7 @@
 #include "../kernels/direct/config.h"
 #include "../kernels/few_channels/config.h"
 #include "../kernels/few_positions/config.h"
+#include "../kernels/gemm_fold_rows_sm90/config.h"
 #include "../kernels/gemm_fold_sm90/config.h"
 #include "../kernels/gemm_scatter_sm90/config.h"
 #include "../kernels/gemm_scatter_tf32_sm90/config.h"
@@ -65,6 +66,8 @@ const Family families[] = {
     {Algorithm::gemm_scatter_tf32_sm90, "gemm_scatter_tf32_sm90", names_of<gemm_scatter_tf32_sm90::configs>,
      gemm_scatter_tf32_sm90_candidates},
     {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates, true},
+    {Algorithm::gemm_fold_rows_sm90, "gemm_fold_rows_sm90", names_of<gemm_fold_rows_sm90::configs>,
+     gemm_fold_rows_sm90_candidates},
     {Algorithm::implicit_gemm_nchw_sm90, "implicit_gemm_nchw_sm90", names_of<implicit_gemm_nchw_sm90::configs>,
      implicit_gemm_nchw_sm90_candidates},
     {Algorithm::implicit_gemm_nhwc_sm90, "implicit_gemm_nhwc_sm90", names_of<implicit_gemm_nhwc_sm90::configs>,

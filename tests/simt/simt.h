@@ -610,6 +610,9 @@ inline void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32
 inline void store_global_16(void* to, const uint32_t (&v)[4], CachePolicy) {
   store_global_16(to, v[0], v[1], v[2], v[3]);
 }
+inline void store_global_16_if(bool is, void* to, const uint32_t (&v)[4], CachePolicy policy) {
+  if (is) store_global_16(to, v, policy);
+}
 
 inline uint32_t to_tf32(float v) {
   const uint32_t bits = bits_of_float(v);
@@ -981,6 +984,7 @@ inline void forget(int32_t&) {}
 inline void forget(uint32_t&) {}
 inline void forget(SharedAddress&) {}
 inline void forget(float&) {}
+inline void forget(int64_t&) {}
 template <class T>
 void forget(T*&) {}
 
@@ -989,6 +993,7 @@ T uniform(T v) {
   if (__shfl_sync(0xffffffffu, v, 0) != v) simt::fail("lanes of a warp differ in what is to be the same for all");
   return v;
 }
+inline float shuffle(float v, int32_t source) { return __shfl_sync(0xffffffffu, v, source); }
 inline bool elect() {
   const int lane = simt::lane();
   return __shfl_sync(0xffffffffu, lane, 0) == lane;
@@ -1106,6 +1111,12 @@ void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
 template <WgmmaType type, int N>
 void first_wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b) {
   wgmma<type, N, Major::k, Major::k, true>(d, a, b);
+}
+
+template <WgmmaType type, int N>
+void wgmma_as_in_memory(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b, uint32_t d_is_added_to) {
+  d_is_added_to != 0 ? wgmma<type, N, Major::mn, Major::mn>(d, a, b)
+                     : wgmma<type, N, Major::mn, Major::mn, true>(d, a, b);
 }
 
 // a is read when the product is done, as the instruction does.

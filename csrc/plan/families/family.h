@@ -105,6 +105,7 @@ Candidates implicit_gemm_sm80_candidates;
 Candidates gemm_scatter_sm90_candidates;
 Candidates gemm_scatter_tf32_sm90_candidates;
 Candidates gemm_fold_sm90_candidates;
+Candidates gemm_fold_rows_sm90_candidates;
 Candidates column_candidates;
 Candidates large_stride_candidates;
 Candidates large_stride_sm90_candidates;
