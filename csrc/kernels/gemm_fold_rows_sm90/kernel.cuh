@@ -237,18 +237,22 @@ struct Staged {
     if (lane == 0) place.keep(kept);
     const int32_t of_lane = lane / vectors;
     const uint64_t first = place.at(p, of_lane, 0) + 16 * static_cast<uint64_t>(lane % vectors);
+    // Elements of y, of which the last bits alone are asked for.
+    const auto origin = static_cast<uint32_t>(place.first >> 1), of_channel = static_cast<uint32_t>(p.y_channel_stride),
+               of_row = static_cast<uint32_t>(p.h.stride) * static_cast<uint32_t>(p.y_row_stride);
     uint32_t odd_there = 0, words = 0;
-#pragma unroll 1
+#pragma unroll
     for (int n = 0; n < rows / together; ++n) {
-      const int32_t number = n * together + of_lane, channel = number / (8 * config.rows) * 8 + number % 8,
-                    r = number / 8 % config.rows;
-      odd_there |= static_cast<uint32_t>(misalignment(place.at(p, channel, r)) & 1) << n;
-      odd_there |= (place.there(channel, r) ? 0x10000u : 0) << n;
+      const int number = n * together, channel = number / (8 * config.rows) * 8 + number % 8,
+                r = number / 8 % config.rows;
+      const uint32_t at = origin + static_cast<uint32_t>(channel + of_lane) * of_channel + r * of_row;
+      odd_there |= (at & 1) << n | (place.there(channel + of_lane, r) ? 0x10000u : 0u) << n;
     }
-#pragma unroll 1
+#pragma unroll
     for (int n = 0; n < rows / 8; ++n) {
-      const uint64_t at = place.at(p, n / config.rows * 8 + lane / 4, n % config.rows);
-      words |= static_cast<uint32_t>(misalignment(at) / 2) << 2 * n;
+      const uint32_t at = origin + static_cast<uint32_t>(n / config.rows * 8 + lane / 4) * of_channel +
+                          static_cast<uint32_t>(n % config.rows) * of_row;
+      words |= (at >> 1 & 3) << 2 * n;
     }
     device::store_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane), static_cast<uint32_t>(first),
                             static_cast<uint32_t>(first >> 32), odd_there, words);
@@ -273,19 +277,24 @@ struct Staged {
   }
 
   // 16 bytes of y, the vector `v` from the multiple before a row's beginning on.
-  CONVT_DEVICE static void load_vector(device::SharedAddress from, uint32_t which, uint32_t (&to)[4]) {
+  template <bool may_be_odd>
+  CONVT_DEVICE static void load_vector(device::SharedAddress from, bool odd, uint32_t (&to)[4]) {
     const uint4 v = device::load_shared_16(from);
-    const uint32_t last = device::load_shared_4(from - 4);
-    to[0] = __byte_perm(last, v.x, which), to[1] = __byte_perm(v.x, v.y, which);
-    to[2] = __byte_perm(v.y, v.z, which), to[3] = __byte_perm(v.z, v.w, which);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    if constexpr (may_be_odd) {
+      const uint32_t last = device::load_shared_4(from - 4), which = odd ? 0x5432 : 0x7654;
+#pragma unroll
+      for (int i = 3; i > 0; --i) to[i] = __byte_perm(to[i - 1], to[i], which);
+      to[0] = __byte_perm(last, to[0], which);
+    }
   }
-  CONVT_DEVICE static uint32_t selector(bool is_odd) { return is_odd ? 0x5432 : 0x7654; }
 
   // Vectors that are whole, of those that begin in these columns. `column`: of y, the first output of the first of x.
-  template <bool all_whole>
-  CONVT_DEVICE void write_vectors(const Params& p, int32_t column, int64_t bytes_before, int32_t lane) const {
-    constexpr int32_t at_once = 4;
-    const Mine mine = this->mine(lane);
+  // And what has no whole vector stays for the next columns.
+  template <bool all_whole, bool may_be_odd>
+  CONVT_DEVICE void write_vectors(const Params& p, const Mine& mine, int32_t column, int64_t bytes_before,
+                                  int32_t lane) const {
+    constexpr int32_t count = rows / together, at_once = config.stride == 1 && !may_be_odd ? 8 : 4;
     const uint64_t first_vector = mine.first + static_cast<uint64_t>(bytes_before);
     const device::SharedAddress from = row(lane / vectors) + static_cast<uint32_t>(2 * before + 16 * (lane % vectors));
     const int32_t my_column = column + 8 * (lane % vectors);
@@ -294,21 +303,25 @@ struct Staged {
     int64_t of_channel = 2 * p.y_channel_stride, of_row = 2 * p.h.stride * p.y_row_stride;
     device::forget(of_channel), device::forget(of_row);
 #pragma unroll
-    for (int first = 0; first < rows / together; first += at_once) {
+    for (int first = 0; first < count; first += at_once) {
       uint32_t v[at_once][4];
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        if (first + i >= rows / together) break;
-        load_vector(from + static_cast<uint32_t>((first + i) * together * pitch),
-                    selector((mine.odd_there >> (first + i) & 1) != 0), v[i]);
+        if (first + i >= count) break;
+        load_vector<may_be_odd>(from + static_cast<uint32_t>((first + i) * together * pitch),
+                                (mine.odd_there >> (first + i) & 1) != 0, v[i]);
+      }
+      if (all_whole && first + at_once >= count) {
+        __syncwarp();
+        keep(lane);
       }
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         const int n = first + i, number = n * together;
-        if (n >= rows / together) break;
+        if (n >= count) break;
         const uint64_t to =
             first_vector + static_cast<uint64_t>((number / (8 * config.rows) * 8 + number % 8) * of_channel +
-                                         number / 8 % config.rows * of_row);
+                                                 number / 8 % config.rows * of_row);
         bool whole = (mine.odd_there >> (16 + n) & 1) != 0;
         if (!all_whole) whole = whole && static_cast<uint32_t>(my_column - misalignment(to)) < whole_columns;
         device::store_global_16_if(whole, reinterpret_cast<void*>(to & ~uint64_t{15}), v[i], p.y_policy);
@@ -318,32 +331,30 @@ struct Staged {
 
   // What these are not: vectors that y has a part of, and of a row's last columns those behind them.
   CONVT_DEVICE void write_ends(const Params& p, int32_t column, int64_t bytes_before, bool last, int32_t lane) const {
-    constexpr int32_t candidates = 4;
     const Place place = Place::kept(kept);
+    const int32_t ends = last || column + width + 8 > p.w_axis.out ? 3 : 1;
 #pragma unroll 1
-    for (int32_t i = lane; i < candidates * rows; i += 32) {
-      const int32_t which = i % candidates, number = i / candidates,
-                    channel = number / (8 * config.rows) * 8 + number % 8, r = number / 8 % config.rows;
-      if (!place.there(channel, r)) continue;
-      const uint64_t first = place.at(p, channel, r) + static_cast<uint64_t>(bytes_before);
-      const int32_t misaligned = misalignment(first);
-      // Those of y's first column and of the one behind its last.
-      const int32_t begin = misaligned - column, end = begin + p.w_axis.out;
-      int32_t v = vectors + which - 2;
-      if (which < 2) {
-        const int32_t at = which == 0 ? begin : end;
-        v = floor_div(at, 8);
-        if (at % 8 == 0 || v < 0 || v >= vectors) continue;
-        if (which == 1 && begin % 8 != 0 && v == floor_div(begin, 8)) continue;
-      } else if (!last) {
-        continue;
-      }
-      uint32_t w[4];
-      load_vector(row(number) + static_cast<uint32_t>(2 * (8 * v + before)), selector((misaligned & 1) != 0), w);
-      auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(v));
+    for (int32_t which = column < 7 ? 0 : 1; which < ends; ++which) {
+#pragma unroll 1
+      for (int32_t number = lane; number < rows; number += 32) {
+        const int32_t channel = number / (8 * config.rows) * 8 + number % 8, r = number / 8 % config.rows;
+        if (!place.there(channel, r)) continue;
+        const uint64_t first = place.at(p, channel, r) + static_cast<uint64_t>(bytes_before);
+        const int32_t misaligned = misalignment(first);
+        // Elements from the first vector's on: where y's columns begin and end; and vectors that have a part of them.
+        const int32_t begin = misaligned - column, end = begin + p.w_axis.out;
+        const int32_t of_begin = begin % 8 != 0 ? floor_div(begin, 8) : -1, of_end = floor_div(end, 8);
+        int32_t v = of_begin;
+        if (which == 1) v = of_end >= vectors ? vectors : end % 8 != 0 && of_end != of_begin ? of_end : -1;
+        if (which == 2) v = vectors + 1;
+        if (v < 0 || (which == 0 ? v >= vectors : v >= vectors && !last)) continue;
+        uint32_t w[4];
+        load_vector<true>(row(number) + static_cast<uint32_t>(2 * (8 * v + before)), (misaligned & 1) != 0, w);
+        auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(v));
 #pragma unroll
-      for (int32_t e = 0; e < 8; ++e) {
-        if (8 * v + e >= begin && 8 * v + e < end) to[e] = static_cast<uint16_t>(w[e / 2] >> 16 * (e % 2));
+        for (int32_t e = 0; e < 8; ++e) {
+          if (8 * v + e >= begin && 8 * v + e < end) to[e] = static_cast<uint16_t>(w[e / 2] >> 16 * (e % 2));
+        }
       }
     }
   }
@@ -546,14 +557,17 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       __syncwarp();
       const int32_t column = step * segment * stride - p.w_axis.padding;
       const int64_t bytes_before = static_cast<int64_t>(step) * (2 * segment * stride);
+      const auto mine = out.mine(lane);
+      const bool may_be_odd = __any_sync(0xffffffffu, (mine.odd_there & 0xffff) != 0);
       if (!last && column >= 7 && column + out.width <= p.w_axis.out) [[likely]] {
-        out.template write_vectors<true>(p, column, bytes_before, lane);
+        may_be_odd ? out.template write_vectors<true, true>(p, mine, column, bytes_before, lane)
+                   : out.template write_vectors<true, false>(p, mine, column, bytes_before, lane);
       } else {
-        out.template write_vectors<false>(p, column, bytes_before, lane);
+        out.template write_vectors<false, true>(p, mine, column, bytes_before, lane);
         out.write_ends(p, column, bytes_before, last, lane);
+        __syncwarp();
+        if (!last) out.keep(lane);
       }
-      __syncwarp();
-      if (!last) out.keep(lane);
       __syncwarp();
     }
     if (__any_sync(0xffffffffu, is_nan<Scalar>(any_nan) || is_nan<Scalar>(any_nan >> 16))) {
