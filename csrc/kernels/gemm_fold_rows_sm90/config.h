@@ -33,33 +33,27 @@ inline constexpr Config configs[] = {
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t threads = consumers + group_threads;
-inline constexpr int32_t segment = 64;                             // columns of x: 128 bytes
-inline constexpr int32_t k_of_product = 16;                        // channels, of one wgmma
+inline constexpr int32_t threads = consumers + group_threads;      // a warp that copies, and
+inline constexpr int32_t writers = group_threads / 32 - 1;         // warps that write what the others have staged
+inline constexpr int32_t segment = 64;                              // columns of x: 128 bytes
+inline constexpr int32_t k_of_product = 16;                         // channels, of one wgmma
 inline constexpr int32_t product_bytes = k_of_product * row_bytes;  // of 64 rows or columns of it
-inline constexpr int32_t consumer_registers = 240, other_registers = 24;
+inline constexpr int32_t consumer_registers = 232, other_registers = 40;
 
-// What a warp stages of a tile: of each of its channels and rows the elements of a row of y. Before them are those of the
+// What a warpgroup stages of a tile: of each of its rows and channels a row of y's elements. Before them are those of the
 // columns before, which had no whole 16 bytes; behind them those that no column of x has as its own, and what a row's
 // first element misses to a multiple of 16 bytes.
 inline constexpr int32_t before = 8, behind = 16;  // elements
 constexpr int32_t staged_pitch(const Config& c) { return 2 * (segment * c.stride + before + behind); }
-constexpr int32_t staged_rows(const Config& c) { return 8 * c.halves() * c.rows; }
+constexpr int32_t staged_rows(const Config& c) { return c.channels * c.rows; }
 constexpr int32_t staged_bytes(const Config& c) { return staged_rows(c) * staged_pitch(c); }
 // What is added to the next columns' sums, of each tap but those of the first stride.
 constexpr int32_t carried_bytes(const Config& c) { return 4 * staged_rows(c) * (c.taps - c.stride); }
-// Where a stripe is in y, and which parts of it are whose: registers are the sums'.
-inline constexpr int32_t place_bytes = 32, lane_bytes = 16;
-constexpr int32_t warp_bytes(const Config& c) {
-  return staged_bytes(c) + carried_bytes(c) + place_bytes + 32 * lane_bytes;
-}
-inline constexpr int32_t consumer_warps = consumers / 32;
-// In shared memory, before the weights and the patches: barriers, full and empty of each stage and whose turn it is;
-// biases; and each warp's.
-inline constexpr int32_t barriers_bytes = 8 * (2 * most_stages + 2), biases_at = (barriers_bytes + 15) / 16 * 16;
-constexpr int32_t warps_at(const Config& c) { return biases_at + 4 * c.channels; }
-constexpr int32_t weights_at(const Config& c) {
-  return (warps_at(c) + consumer_warps * warp_bytes(c) + 1023) / 1024 * 1024;
-}
+// In shared memory, before the weights and the patches: barriers, full and empty of each stage, whose turn it is, and
+// full and empty of what is staged; biases; and each warpgroup's.
+inline constexpr int32_t barriers_bytes = 8 * (2 * most_stages + 2 + 4), biases_at = (barriers_bytes + 15) / 16 * 16;
+constexpr int32_t staged_at(const Config& c) { return biases_at + 4 * c.channels; }
+constexpr int32_t group_bytes(const Config& c) { return staged_bytes(c) + carried_bytes(c); }
+constexpr int32_t weights_at(const Config& c) { return (staged_at(c) + 2 * group_bytes(c) + 1023) / 1024 * 1024; }
 
 }  // namespace convt::gemm_fold_rows_sm90

@@ -52,13 +52,34 @@ template <int Row>
 struct Shared : gemm_scatter::Barriers {
   static constexpr Config config = configs[Row];
 
+  CONVT_DEVICE device::SharedAddress staged_full(int32_t group) const {
+    return barriers + static_cast<uint32_t>(8 * (2 * most_stages + 2 + group));
+  }
+  CONVT_DEVICE device::SharedAddress staged_empty(int32_t group) const {
+    return barriers + static_cast<uint32_t>(8 * (2 * most_stages + 4 + group));
+  }
   CONVT_DEVICE device::SharedAddress biases() const { return barriers + biases_at; }
-  CONVT_DEVICE device::SharedAddress warp(int32_t number) const {
-    return barriers + warps_at(config) + static_cast<uint32_t>(number * warp_bytes(config));
+  // Of a warpgroup: what it stages, of a row and a channel; and what is added to the next columns.
+  CONVT_DEVICE device::SharedAddress staged(int32_t group, int32_t number) const {
+    return barriers + staged_at(config) +
+           static_cast<uint32_t>(group * group_bytes(config) + number * staged_pitch(config));
+  }
+  CONVT_DEVICE device::SharedAddress carried(int32_t group, int32_t tap, int32_t number) const {
+    return staged(group, staged_rows(config)) +
+           static_cast<uint32_t>(4 * ((tap - config.stride) * staged_rows(config) + number));
   }
   CONVT_DEVICE device::SharedAddress weights() const { return barriers + weights_at(config); }
   CONVT_DEVICE device::SharedAddress stages(const Params& p) const {
     return weights() + static_cast<uint32_t>(p.weight_bytes);
+  }
+
+  // By one thread, before any other uses a barrier.
+  CONVT_DEVICE void init_all() const {
+    for (int32_t group = 0; group < 2; ++group) {
+      device::mbarrier_init(staged_full(group), group_threads / 32);
+      device::mbarrier_init(staged_empty(group), writers);
+    }
+    this->template init<most_stages>(group_threads / 32);
   }
 };
 
@@ -157,38 +178,23 @@ CONVT_DEVICE bool is_nan(uint32_t bits) {
   return (bits & 0x7fff) > (std::is_same_v<Scalar, Float16> ? 0x7c00u : 0x7f80u);
 }
 
-// Where a warp's part of a stripe is in y, in shared memory for what needs it seldom.
+// Where a stripe is in y.
 struct Place {
-  uint64_t first;                      // of the first channel and row, where the first column of x has its first output
-  int32_t image, channel, row;         // of y
+  int32_t image, channel, row;         // the first ones of y
   int32_t channels_there, rows_there;  // from those on
+  uint64_t first;                      // of those, where the first column of x has its first output
 
-  template <int Row>
-  CONVT_DEVICE static Place of(const Params& p, const Set& set, const Stripe& stripe, int32_t warp) {
-    const int32_t of_group = set.channel + warp * (configs[Row].channels / 4);
-    Place q;
-    q.image = stripe.image, q.channel = set.group * p.out_channels + of_group;
-    q.row = stripe.row * p.h.stride + set.phase;
-    q.channels_there = p.out_channels - of_group, q.rows_there = set.phase_rows - stripe.row;
-    q.first = reinterpret_cast<uint64_t>(p.y) +
-              2 * static_cast<uint64_t>(q.image * p.y_batch_stride + q.channel * p.y_channel_stride +
-                                        q.row * p.y_row_stride - p.w_axis.padding);
-    return q;
-  }
+  CONVT_DEVICE Place(const Params& p, const Set& set, const Stripe& stripe)
+      : image(stripe.image),
+        channel(set.group * p.out_channels + set.channel),
+        row(stripe.row * p.h.stride + set.phase),
+        channels_there(p.out_channels - set.channel),
+        rows_there(set.phase_rows - stripe.row),
+        first(reinterpret_cast<uint64_t>(p.y) +
+              2 * static_cast<uint64_t>(image * p.y_batch_stride + channel * p.y_channel_stride + row * p.y_row_stride -
+                                        p.w_axis.padding)) {}
 
-  CONVT_DEVICE void keep(device::SharedAddress to) const {
-    device::store_shared_16(to, static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32),
-                            static_cast<uint32_t>(image), static_cast<uint32_t>(channel));
-    device::store_shared_16(to + 16, static_cast<uint32_t>(row), static_cast<uint32_t>(channels_there),
-                            static_cast<uint32_t>(rows_there), 0);
-  }
-  CONVT_DEVICE static Place kept(device::SharedAddress from) {
-    const uint4 a = device::load_shared_16(from), b = device::load_shared_16(from + 16);
-    return {static_cast<uint64_t>(a.y) << 32 | a.x, static_cast<int32_t>(a.z), static_cast<int32_t>(a.w),
-            static_cast<int32_t>(b.x),              static_cast<int32_t>(b.y), static_cast<int32_t>(b.z)};
-  }
-
-  // Of the channel and the row that are so many further.
+  // Of a channel and a row of the stripe.
   CONVT_DEVICE uint64_t at(const Params& p, int32_t of_channel, int32_t of_row) const {
     return first + 2 * static_cast<uint64_t>(of_channel * p.y_channel_stride + of_row * p.h.stride * p.y_row_stride);
   }
@@ -201,207 +207,121 @@ struct Place {
 // where the row is staged, in words: who reads it shifts it.
 CONVT_DEVICE int32_t misalignment(uint64_t place) { return static_cast<int32_t>(place >> 1 & 7); }
 
-// What a warp stages of a tile and writes to y: rows of 8 channels, of each of which 4 lanes have 64 columns of x, then
-// those of the tile's other rows, then the same of the 8 channels after them.
-template <class Scalar, int Row>
-struct Staged {
-  static constexpr Config config = configs[Row];
-  static constexpr int32_t width = segment * config.stride, pitch = staged_pitch(config), vectors = width / 8,
-                           together = 32 / vectors, turns = 8 / together, rows = staged_rows(config);
-  static_assert(vectors <= 32 && rows / together <= 16 && 2 * rows / 8 <= 32);
-
-  device::SharedAddress staged, carries, kept, lanes;
-
-  CONVT_DEVICE explicit Staged(device::SharedAddress of_warp)
-      : staged(of_warp),
-        carries(of_warp + staged_bytes(config)),
-        kept(carries + carried_bytes(config)),
-        lanes(kept + place_bytes) {}
-
-  CONVT_DEVICE device::SharedAddress row(int32_t number) const {
-    return staged + static_cast<uint32_t>(number * pitch);
-  }
-
-  // A lane writes the vector of the same number of every `together`-th row.
-  struct Mine {
-    uint64_t first;             // the vector of its first row, at the row's misalignment
-    uint32_t odd_there, words;  // of each of its rows: the misalignment's last bit, and 16 bits higher whether y has it;
-                                // and of rows that it stages, 2 bits each, words of misalignment
-  };
-  CONVT_DEVICE Mine mine(int32_t lane) const {
-    const uint4 v = device::load_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane));
-    return {static_cast<uint64_t>(v.y) << 32 | v.x, v.z, v.w};
-  }
-
-  CONVT_DEVICE void begin(const Params& p, const Place& place, int32_t lane) const {
-    if (lane == 0) place.keep(kept);
-    const int32_t of_lane = lane / vectors;
-    const uint64_t first = place.at(p, of_lane, 0) + 16 * static_cast<uint64_t>(lane % vectors);
-    // Elements of y, of which the last bits alone are asked for.
-    const auto origin = static_cast<uint32_t>(place.first >> 1), of_channel = static_cast<uint32_t>(p.y_channel_stride),
-               of_row = static_cast<uint32_t>(p.h.stride) * static_cast<uint32_t>(p.y_row_stride);
-    uint32_t odd_there = 0, words = 0;
-#pragma unroll
-    for (int n = 0; n < rows / together; ++n) {
-      const int number = n * together, channel = number / (8 * config.rows) * 8 + number % 8,
-                r = number / 8 % config.rows;
-      const uint32_t at = origin + static_cast<uint32_t>(channel + of_lane) * of_channel + r * of_row;
-      odd_there |= (at & 1) << n | (place.there(channel + of_lane, r) ? 0x10000u : 0u) << n;
-    }
-#pragma unroll
-    for (int n = 0; n < rows / 8; ++n) {
-      const uint32_t at = origin + static_cast<uint32_t>(n / config.rows * 8 + lane / 4) * of_channel +
-                          static_cast<uint32_t>(n % config.rows) * of_row;
-      words |= (at >> 1 & 3) << 2 * n;
-    }
-    device::store_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane), static_cast<uint32_t>(first),
-                            static_cast<uint32_t>(first >> 32), odd_there, words);
-#pragma unroll
-    for (int n = 0; n < rows / 8; ++n) {
-#pragma unroll
-      for (int t = config.stride; t < config.taps; ++t) {
-        if (lane % 4 == 3) device::store_shared_4(carried(n, t, lane), 0);
-      }
-    }
-    __syncwarp();
-  }
-
-  // Where the lane's row n of all that it stages has its first element, rounded down to a word.
-  CONVT_DEVICE device::SharedAddress to_stage(int32_t n, int32_t lane, uint32_t words) const {
-    return row(8 * n + lane / 4) + 2 * before + 4 * (words >> 2 * n & 3);
-  }
-
-  // Of its row n and the tap t: what the last lane of each four has for the next columns.
-  CONVT_DEVICE device::SharedAddress carried(int32_t n, int32_t t, int32_t lane) const {
-    return carries + static_cast<uint32_t>(4 * (((t - config.stride) * (rows / 8) + n) * 8 + lane / 4));
-  }
-
-  // 16 bytes of y, the vector `v` from the multiple before a row's beginning on.
-  template <bool may_be_odd>
-  CONVT_DEVICE static void load_vector(device::SharedAddress from, bool odd, uint32_t (&to)[4]) {
-    const uint4 v = device::load_shared_16(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-    if constexpr (may_be_odd) {
-      const uint32_t last = device::load_shared_4(from - 4), which = odd ? 0x5432 : 0x7654;
-#pragma unroll
-      for (int i = 3; i > 0; --i) to[i] = __byte_perm(to[i - 1], to[i], which);
-      to[0] = __byte_perm(last, to[0], which);
-    }
-  }
-
-  // Vectors that are whole, of those that begin in these columns. `column`: of y, the first output of the first of x.
-  // And what has no whole vector stays for the next columns.
-  template <bool all_whole, bool may_be_odd>
-  CONVT_DEVICE void write_vectors(const Params& p, const Mine& mine, int32_t column, int64_t bytes_before,
-                                  int32_t lane) const {
-    constexpr int32_t count = rows / together, at_once = config.stride == 1 && !may_be_odd ? 8 : 4;
-    const uint64_t first_vector = mine.first + static_cast<uint64_t>(bytes_before);
-    const device::SharedAddress from = row(lane / vectors) + static_cast<uint32_t>(2 * before + 16 * (lane % vectors));
-    const int32_t my_column = column + 8 * (lane % vectors);
-    const auto whole_columns = static_cast<uint32_t>(larger(p.w_axis.out - 7, 0));
-    // (Their multiples are not kept in registers beside the sums.)
-    int64_t of_channel = 2 * p.y_channel_stride, of_row = 2 * p.h.stride * p.y_row_stride;
-    device::forget(of_channel), device::forget(of_row);
-#pragma unroll
-    for (int first = 0; first < count; first += at_once) {
-      uint32_t v[at_once][4];
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        if (first + i >= count) break;
-        load_vector<may_be_odd>(from + static_cast<uint32_t>((first + i) * together * pitch),
-                                (mine.odd_there >> (first + i) & 1) != 0, v[i]);
-      }
-      if (all_whole && first + at_once >= count) {
-        __syncwarp();
-        keep(lane);
-      }
-#pragma unroll
-      for (int i = 0; i < at_once; ++i) {
-        const int n = first + i, number = n * together;
-        if (n >= count) break;
-        const uint64_t to =
-            first_vector + static_cast<uint64_t>((number / (8 * config.rows) * 8 + number % 8) * of_channel +
-                                                 number / 8 % config.rows * of_row);
-        bool whole = (mine.odd_there >> (16 + n) & 1) != 0;
-        if (!all_whole) whole = whole && static_cast<uint32_t>(my_column - misalignment(to)) < whole_columns;
-        device::store_global_16_if(whole, reinterpret_cast<void*>(to & ~uint64_t{15}), v[i], p.y_policy);
-      }
-    }
-  }
-
-  // What these are not: vectors that y has a part of, and of a row's last columns those behind them.
-  CONVT_DEVICE void write_ends(const Params& p, int32_t column, int64_t bytes_before, bool last, int32_t lane) const {
-    const Place place = Place::kept(kept);
-    const int32_t ends = last || column + width + 8 > p.w_axis.out ? 3 : 1;
+// By the warps that write: every tile that is staged.
+template <int Row>
+CONVT_DEVICE void write_tiles(const Params& p, const Shared<Row>& shared, int32_t warp, int32_t lane) {
+  constexpr Config config = configs[Row];
+  constexpr int32_t width = segment * config.stride, vectors = width / 8, together = 32 / vectors;
+  static_assert(vectors <= 32 && config.channels % together == 0);
+  uint32_t parity[2] = {0, 0};
 #pragma unroll 1
-    for (int32_t which = column < 7 ? 0 : 1; which < ends; ++which) {
+  for (auto pair = static_cast<int32_t>(blockIdx.x); pair < p.pairs; pair += static_cast<int32_t>(gridDim.x)) {
+    const Set set = Set::of<Row>(p, pair);
 #pragma unroll 1
-      for (int32_t number = lane; number < rows; number += 32) {
-        const int32_t channel = number / (8 * config.rows) * 8 + number % 8, r = number / 8 % config.rows;
-        if (!place.there(channel, r)) continue;
-        const uint64_t first = place.at(p, channel, r) + static_cast<uint64_t>(bytes_before);
-        const int32_t misaligned = misalignment(first);
-        // Elements from the first vector's on: where y's columns begin and end; and vectors that have a part of them.
-        const int32_t begin = misaligned - column, end = begin + p.w_axis.out;
-        const int32_t of_begin = begin % 8 != 0 ? floor_div(begin, 8) : -1, of_end = floor_div(end, 8);
-        int32_t v = of_begin;
-        if (which == 1) v = of_end >= vectors ? vectors : end % 8 != 0 && of_end != of_begin ? of_end : -1;
-        if (which == 2) v = vectors + 1;
-        if (v < 0 || (which == 0 ? v >= vectors : v >= vectors && !last)) continue;
-        uint32_t w[4];
-        load_vector<true>(row(number) + static_cast<uint32_t>(2 * (8 * v + before)), (misaligned & 1) != 0, w);
-        auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(v));
+    for (int32_t step = 0; step < p.steps; ++step) {
+#pragma unroll 1
+      for (int32_t group = 0; group < set.present(); ++group) {
+        const Place place(p, set, Stripe::of<Row>(set, set.first_stripe() + group));
+        const bool last = step == p.steps - 1;
+        const int32_t column = step * width - p.w_axis.padding;
+        device::mbarrier_wait(shared.staged_full(group), group == 0 ? parity[0] : parity[1]);
+        (group == 0 ? parity[0] : parity[1]) ^= 1;
+#pragma unroll 1
+        for (int32_t n = warp; n < staged_rows(config) / together; n += writers) {
+          const int32_t number = n * together + lane / vectors, channel = number % config.channels,
+                        r = number / config.channels;
+          const uint64_t first =
+              place.at(p, channel, r) + 2 * static_cast<uint64_t>(static_cast<int64_t>(step) * width);
+          const int32_t misaligned = misalignment(first);
+          const device::SharedAddress from = shared.staged(group, number);
+          const uint32_t which = (misaligned & 1) != 0 ? 0x5432 : 0x7654;
+          // 16 bytes of y, the vector `v` from the multiple before the row's beginning on.
+          const auto load = [&](int32_t v, uint32_t (&to)[4]) {
+            const device::SharedAddress at = from + static_cast<uint32_t>(2 * (8 * v + before));
+            const uint4 w = device::load_shared_16(at);
+            const uint32_t left = device::load_shared_4(at - 4);
+            to[0] = __byte_perm(left, w.x, which), to[1] = __byte_perm(w.x, w.y, which);
+            to[2] = __byte_perm(w.y, w.z, which), to[3] = __byte_perm(w.z, w.w, which);
+          };
+          const auto store = [&](int32_t v, const uint32_t (&w)[4]) {
+            const int32_t begin = column - misaligned + 8 * v;  // of y
+            auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(v));
+            if (begin >= 0 && begin + 8 <= p.w_axis.out) [[likely]] {
+              device::store_global_16(to, w, p.y_policy);
+            } else {
 #pragma unroll
-        for (int32_t e = 0; e < 8; ++e) {
-          if (8 * v + e >= begin && 8 * v + e < end) to[e] = static_cast<uint16_t>(w[e / 2] >> 16 * (e % 2));
+              for (int32_t e = 0; e < 8; ++e) {
+                if (begin + e >= 0 && begin + e < p.w_axis.out) to[e] = static_cast<uint16_t>(w[e / 2] >> 16 * (e % 2));
+              }
+            }
+          };
+          const bool there = place.there(channel, r);
+          uint32_t words[4];
+          load(lane % vectors, words);
+          if (there) store(lane % vectors, words);
+          if (last) {
+            if (there && lane % vectors < 2) {
+              load(vectors + lane % vectors, words);
+              store(vectors + lane % vectors, words);
+            }
+          } else {
+            // What has no whole vector stays for the next columns.
+            __syncwarp();
+            if (lane % vectors < 2) {
+              const device::SharedAddress to = from + static_cast<uint32_t>(16 * (lane % vectors));
+              const uint4 w = device::load_shared_16(to + 2 * width);
+              device::store_shared_16(to, w.x, w.y, w.z, w.w);
+            }
+          }
         }
+        __syncwarp();
+        device::mbarrier_arrive_if(shared.staged_empty(group), lane == 0);
       }
     }
   }
+}
 
-  // After a stripe: what a zero outside of x, or of another tap, has made NaN is computed by its definition.
-  CONVT_DEVICE void repair(const Params& p, int32_t lane) const {
+// By a consuming warp, after a stripe: what a zero outside of x, or of another tap, has made NaN of its channels is
+// computed by its definition.
+template <class Scalar, int Row>
+CONVT_DEVICE void repair(const Params& p, int32_t pair, int32_t group, int32_t warp, int32_t lane) {
+  constexpr Config config = configs[Row];
+  constexpr int32_t channels = config.channels / (group_threads / 32);
 #pragma unroll 1
-    for (int32_t number = lane; number < rows; number += 32) {
-      const int32_t of_channel = number / (8 * config.rows) * 8 + number % 8, of_row = number / 8 % config.rows;
-      uint64_t y = 0;
-      {
-        const Place place = Place::kept(kept);
-        if (!place.there(of_channel, of_row)) continue;
-        y = place.at(p, of_channel, of_row) + 2 * static_cast<uint64_t>(p.w_axis.padding);
-      }
+  for (int32_t number = lane; number < channels * config.rows; number += 32) {
+    const int32_t of_channel = warp * channels + number % channels, of_row = number / channels;
+    uint64_t y = 0;
+    {
+      device::forget(pair);
+      const Set set = Set::of<Row>(p, pair);
+      const Place place(p, set, Stripe::of<Row>(set, set.first_stripe() + group));
+      if (!place.there(of_channel, of_row)) continue;
+      y = place.at(p, of_channel, of_row) + 2 * static_cast<uint64_t>(p.w_axis.padding);
+    }
 #pragma unroll 1
-      for (int32_t column = 0; column < p.w_axis.out; ++column, y += 2) {
-        auto* const to = reinterpret_cast<volatile uint16_t*>(y);
-        if (!is_nan<Scalar>(*to)) continue;
-        // (Where it is, is read once more: registers are few.)
-        const Place place = Place::kept(kept);
-        const int32_t channel = place.channel + of_channel, group = channel / p.out_channels;
-        const auto* const x =
-            static_cast<const Scalar*>(p.x) +
-            (place.image * p.x_batch_stride + static_cast<int64_t>(group) * p.channels * p.x_channel_stride);
-        const auto* const w =
-            static_cast<const Scalar*>(p.w) + (static_cast<int64_t>(group) * p.channels * p.w_in_stride +
-                                               (channel - group * p.out_channels) * p.w_out_stride);
-        const float bias =
-            p.bias == nullptr ? 0.0f : to_float(static_cast<const Scalar*>(p.bias)[channel * p.bias_stride]);
-        const float sum = exact_output<Scalar, false>(p, x, w, bias, place.row + of_row * p.h.stride, column);
-        *to = static_cast<uint16_t>(pack(Scalar{}, sum, sum));
-      }
+    for (int32_t column = 0; column < p.w_axis.out; ++column, y += 2) {
+      auto* const to = reinterpret_cast<volatile uint16_t*>(y);
+      if (!is_nan<Scalar>(*to)) continue;
+      // (Computed once more: registers are few.)
+      device::forget(pair);
+      const Set set = Set::of<Row>(p, pair);
+      const Stripe stripe = Stripe::of<Row>(set, set.first_stripe() + group);
+      const int32_t channel = set.channel + of_channel;
+      const auto* const x =
+          static_cast<const Scalar*>(p.x) +
+          (stripe.image * p.x_batch_stride + static_cast<int64_t>(set.group) * p.channels * p.x_channel_stride);
+      const auto* const w =
+          static_cast<const Scalar*>(p.w) +
+          (static_cast<int64_t>(set.group) * p.channels * p.w_in_stride + channel * p.w_out_stride);
+      float bias = 0;
+      if (p.bias != nullptr)
+        bias = to_float(static_cast<const Scalar*>(p.bias)[(set.group * p.out_channels + channel) * p.bias_stride]);
+      const int32_t row = (stripe.row + of_row) * p.h.stride + set.phase;
+      const float sum = exact_output<Scalar, false>(p, x, w, bias, row, column);
+      *to = static_cast<uint16_t>(pack(Scalar{}, sum, sum));
     }
   }
-
-  // What has no whole vector stays for the next columns.
-  CONVT_DEVICE void keep(int32_t lane) const {
-#pragma unroll
-    for (int32_t first = 0; first < rows; first += 32) {
-      if (first + lane >= rows) break;
-      const device::SharedAddress to = row(first + lane);
-      const uint4 a = device::load_shared_16(to + 2 * width), b = device::load_shared_16(to + 2 * width + 16);
-      device::store_shared_16(to, a.x, a.y, a.z, a.w), device::store_shared_16(to + 16, b.x, b.y, b.z, b.w);
-    }
-  }
-};
+}
 
 // By the consumers.
 template <class Scalar, int Row>
@@ -414,14 +334,13 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32)) % (group_threads / 32);
   int32_t lane = thread % 32;
-  Staged<Scalar, Row> out(
-      shared.warp(group * (group_threads / 32) + warp));
   const device::MatrixDescriptor a_of_weights = device::matrix_descriptor(shared.weights(), of_8_rows);
   const device::MatrixDescriptor b_of_stages =
       device::matrix_descriptor(shared.stages(p), of_8_rows, static_cast<uint32_t>(p.patch_row_bytes));
   // The parity of the turn before: the first warpgroup's first one is not waited for.
   auto turn = static_cast<uint32_t>(group ^ 1);
   int32_t set_number = -1;
+  uint32_t staged = 1;  // the parity of what was staged last, of which there is nothing at first
   device::Ring ring;
 #pragma unroll 1
   for (auto pair = static_cast<int32_t>(blockIdx.x); pair < p.pairs; pair += static_cast<int32_t>(gridDim.x)) {
@@ -446,7 +365,21 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       continue;
     }
     device::forget(lane);
-    out.begin(p, Place::of<Row>(p, set, Stripe::of<Row>(set, set.first_stripe() + group), warp), lane);
+    const Stripe stripe = Stripe::of<Row>(set, set.first_stripe() + group);
+    uint32_t misaligned = 0;  // words of the lane's rows, 2 bits each
+    {
+      const Place place(p, set, stripe);
+#pragma unroll
+      for (int n = 0; n < halves * rows; ++n) {
+        const int32_t channel = warp * (config.channels / 4) + n / rows * 8 + lane / 4;
+        misaligned |= static_cast<uint32_t>(misalignment(place.at(p, channel, n % rows)) / 2) << 2 * n;
+        if (lane % 4 == 3) {
+#pragma unroll
+          for (int t = stride; t < taps; ++t)
+            device::store_shared_4(shared.carried(group, t, n % rows * config.channels + channel), 0);
+        }
+      }
+    }
     uint32_t any_nan = 0;
 #pragma unroll 1
     for (int32_t step = 0; step < p.steps; ++step) {
@@ -508,16 +441,19 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       // Horner's scheme: of taps that are a stride apart, the further one's sums are those of the column before.
       const int32_t left = lane - quad + (quad + 3) % 4;
       const bool last = step == p.steps - 1;
-      const uint32_t words = out.mine(lane).words;
+      // What was staged before has been written.
+      device::mbarrier_wait(shared.staged_empty(group), staged);
+      staged ^= 1;
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
         const float bias = __uint_as_float(device::load_shared_4(
             shared.biases() + static_cast<uint32_t>(4 * (warp * (config.channels / 4) + half * 8 + lane / 4))));
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
+          const int32_t number = r * config.channels + warp * (config.channels / 4) + half * 8 + lane / 4;
 #pragma unroll
           for (int t = taps - 1; t >= stride; --t) {
-            const device::SharedAddress carried = out.carried(half * rows + r, t, lane);
+            const device::SharedAddress carried = shared.carried(group, t, number);
             const float before_all = __uint_as_float(device::load_shared_4(carried));
 #pragma unroll
             for (int j = 8 * r; j < 8 * r + 8; ++j) {
@@ -527,7 +463,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
             }
             if (quad == 3) device::store_shared_4(carried, at(t, half, 8 * r + 7, 1));
           }
-          const device::SharedAddress row = out.to_stage(half * rows + r, lane, words),
+          // Where its first element is, rounded down to a word.
+          const device::SharedAddress row = shared.staged(group, number) + 2 * before +
+                                            4 * (misaligned >> 2 * (half * rows + r) & 3),
                                       to = row + static_cast<uint32_t>(4 * stride * quad);
           const auto stage = [&](device::SharedAddress where, float low, float high) {
             const uint32_t word = pack(Scalar{}, low + bias, high + bias);
@@ -555,23 +493,11 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
         }
       }
       __syncwarp();
-      const int32_t column = step * segment * stride - p.w_axis.padding;
-      const int64_t bytes_before = static_cast<int64_t>(step) * (2 * segment * stride);
-      const auto mine = out.mine(lane);
-      const bool may_be_odd = __any_sync(0xffffffffu, (mine.odd_there & 0xffff) != 0);
-      if (!last && column >= 7 && column + out.width <= p.w_axis.out) [[likely]] {
-        may_be_odd ? out.template write_vectors<true, true>(p, mine, column, bytes_before, lane)
-                   : out.template write_vectors<true, false>(p, mine, column, bytes_before, lane);
-      } else {
-        out.template write_vectors<false, true>(p, mine, column, bytes_before, lane);
-        out.write_ends(p, column, bytes_before, last, lane);
-        __syncwarp();
-        if (!last) out.keep(lane);
-      }
-      __syncwarp();
+      device::mbarrier_arrive_if(shared.staged_full(group), lane == 0);
     }
     if (__any_sync(0xffffffffu, is_nan<Scalar>(any_nan) || is_nan<Scalar>(any_nan >> 16))) {
-      out.repair(p, lane);
+      device::mbarrier_wait(shared.staged_empty(group), staged);
+      repair<Scalar, Row>(p, pair, group, warp, lane);
       __syncwarp();
     }
   }
@@ -580,24 +506,35 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
 template <class Scalar, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_fold_rows_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const Shared<Row> shared{{device::dynamic_shared_address()}};
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  constexpr int start_barrier = 2;
+  constexpr int start_barrier = 4;
+  // (Each role asks for it: registers are not the same before and after.)
+  const auto shared_memory = [] {
+    device::SharedAddress start = device::dynamic_shared_address();
+    device::forget(start);
+    return Shared<Row>{{start}};
+  };
   if (thread >= consumers) {
     device::fewer_registers<other_registers>();
-    if (thread >= consumers + 32) return;
-    if (thread == consumers) {
-      device::prefetch_tensor_map(p.x_map);
-      shared.template init<most_stages>(group_threads / 32);
+    const Shared<Row> shared = shared_memory();
+    const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32)) - consumers / 32;
+    if (warp == 0) {
+      if (thread == consumers) {
+        device::prefetch_tensor_map(p.x_map);
+        shared.init_all();
+      }
+      __syncwarp();
+      device::named_barrier_arrive(start_barrier, threads);
+      copy_patches<Row>(p, shared);
+    } else {
+      device::named_barrier(start_barrier, threads);
+      write_tiles<Row>(p, shared, warp - 1, thread % 32);
     }
-    __syncwarp();
-    device::named_barrier_arrive(start_barrier, consumers + 32);
-    copy_patches<Row>(p, shared);
     return;
   }
   device::more_registers<consumer_registers>();
-  device::named_barrier(start_barrier, consumers + 32);
-  consume<Scalar, Row>(p, shared);
+  device::named_barrier(start_barrier, threads);
+  consume<Scalar, Row>(p, shared_memory());
 #endif
 }
 
