@@ -13,7 +13,7 @@ namespace {
 
 namespace family = gemm_fold_rows_sm90;
 
-int several_steps = 0, several_chunks = 0, several_sets = 0, few_taps = 0;
+int several_steps = 0, several_chunks = 0, several_sets = 0;
 
 // Of the configuration's columns; rows of x begin at multiples of 16 bytes, those of y anywhere.
 Problem random_rows(const family::Config& config, DataType dtype) {
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
     const int row = number / 2 % convt::family::config_count;
     return number % 2 == 0 ? convt::run<convt::Float16>(row) : convt::run<convt::BFloat16>(row);
   });
-  std::printf("several tiles of a row: %d, chunks: %d, sets: %d; phases without taps: %d\n", convt::several_steps,
-              convt::several_chunks, convt::several_sets, convt::few_taps);
+  std::printf("several tiles of a row: %d, chunks: %d, sets: %d\n", convt::several_steps, convt::several_chunks,
+              convt::several_sets);
   return status;
 }

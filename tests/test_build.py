@@ -314,6 +314,13 @@ def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(tmp_path):
 
 
 @with_source
+def test_the_compiler_keeps_wgmma_in_flight_whose_sums_are_shuffled(tmp_path):
+    kernels = compile_for_hopper("gemm_fold_rows_sm90/launch.cu", tmp_path)
+    both = dict.fromkeys(("NS_7Float16E", "NS_8BFloat16E"), configurations("gemm_fold_rows_sm90"))
+    assert count(kernels, r"I(NS_\w+Float16E)Li\d") == both
+
+
+@with_source
 def test_the_compiler_keeps_wgmma_in_flight_whose_weights_are_registers(tmp_path):
     kernels = compile_for_hopper("large_stride_sm90/launch.cu", tmp_path)
     # By whether weights of neighbouring phases are loaded at once.

@@ -313,6 +313,7 @@ EVERY_FAMILY = {
     "gemm_fold_sm90/64x256": ("tf32", UNALIGNED, "nchw"),
     "gemm_fold_sm90/128x128": ("ieee", UNALIGNED, "nchw"),
     "gemm_fold_sm90/64x128_cooperative": ("bfloat16", FEW_TILES, "nchw"),
+    "gemm_fold_rows_sm90/k4s2_32x128": ("float16", Problem(4, 64, 32, (21, 136), (4, 4), (2, 2), (1, 1)), "nchw"),
     "implicit_gemm_nchw_sm90/2x32x256": ("float16", UNALIGNED, "nchw"),
     "implicit_gemm_nchw_sm90/subpixel_64x256": ("tf32", UNALIGNED, "nchw"),
     "implicit_gemm_nhwc_sm90/32x256": ("float16", UNALIGNED, "nhwc"),

@@ -1,9 +1,9 @@
-// Rows of inputs in NCHW in 16-bit types on Hopper. wgmma takes inputs as they lie in memory, columns innermost, but not
-// shifted by a column, which is 2 bytes: so no column is. The taps of a kernel's row are rows of the product, as output
-// channels are, and each input column's products with them are added to those of its neighbours afterwards, in
+// Rows of inputs in NCHW in 16-bit types on Hopper. wgmma takes inputs as they lie in memory, columns innermost, but
+// not shifted by a column, which is 2 bytes: so no column is. The taps of a kernel's row are rows of the product, as
+// output channels are, and each input column's products with them are added to those of its neighbours afterwards, in
 // registers: F.fold along rows. Rows of the kernel are part of the reduction: their inputs are other rows of the same
-// patch. Nothing is packed, transposed or copied, x is read once for all taps of a tile, and its columns have no halo:
-// a warpgroup walks along rows, and what the next 64 columns lack of these stays in its registers.
+// patch. x is neither transposed nor copied, and read once for all taps of a tile; weights, which stay in shared memory,
+// are put in order there. Columns have no halo: a warpgroup walks along rows, and keeps what the next 64 columns lack.
 #pragma once
 
 #include "../gemm_scatter/config.h"
@@ -28,32 +28,40 @@ struct Config {
 };
 
 inline constexpr Config configs[] = {
-    {"k3s1_64x128", 3, 1, 64, 2}, {"k3s1_32x192", 3, 1, 32, 3}, {"k3s2_64x128", 3, 2, 64, 2},
-    {"k4s2_64x64", 4, 2, 64, 1},  {"k7s1_32x64", 7, 1, 32, 1},
+    {"k3s1_64x128", 3, 1, 64, 2},
+    {"k3s1_32x128", 3, 1, 32, 2},
+    {"k3s2_32x128", 3, 2, 32, 2},
+    {"k4s2_32x128", 4, 2, 32, 2},
 };
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-inline constexpr int32_t threads = consumers + group_threads;      // a warp that copies, and
-inline constexpr int32_t writers = group_threads / 32 - 1;         // warps that write what the others have staged
+inline constexpr int32_t threads = consumers + group_threads;
 inline constexpr int32_t segment = 64;                              // columns of x: 128 bytes
 inline constexpr int32_t k_of_product = 16;                         // channels, of one wgmma
 inline constexpr int32_t product_bytes = k_of_product * row_bytes;  // of 64 rows or columns of it
-inline constexpr int32_t consumer_registers = 232, other_registers = 40;
+inline constexpr int32_t consumer_registers = 240, other_registers = 24;
 
-// What a warpgroup stages of a tile: of each of its rows and channels a row of y's elements. Before them are those of the
-// columns before, which had no whole 16 bytes; behind them those that no column of x has as its own, and what a row's
-// first element misses to a multiple of 16 bytes.
+// What a warp stages of a tile: of each of its channels and rows the elements of a row of y. Before them are those of
+// the columns before, which had no whole 16 bytes; behind them those that no column of x has as its own, and what a
+// row's first element misses to a multiple of 16 bytes.
 inline constexpr int32_t before = 8, behind = 16;  // elements
 constexpr int32_t staged_pitch(const Config& c) { return 2 * (segment * c.stride + before + behind); }
-constexpr int32_t staged_rows(const Config& c) { return c.channels * c.rows; }
+constexpr int32_t staged_rows(const Config& c) { return 8 * c.halves() * c.rows; }
 constexpr int32_t staged_bytes(const Config& c) { return staged_rows(c) * staged_pitch(c); }
 // What is added to the next columns' sums, of each tap but those of the first stride.
 constexpr int32_t carried_bytes(const Config& c) { return 4 * staged_rows(c) * (c.taps - c.stride); }
-// In shared memory, before the weights and the patches: barriers, full and empty of each stage, whose turn it is, and
-// full and empty of what is staged; biases; and each warpgroup's.
-inline constexpr int32_t barriers_bytes = 8 * (2 * most_stages + 2 + 4), biases_at = (barriers_bytes + 15) / 16 * 16;
-constexpr int32_t staged_at(const Config& c) { return biases_at + 4 * c.channels; }
-constexpr int32_t group_bytes(const Config& c) { return staged_bytes(c) + carried_bytes(c); }
-constexpr int32_t weights_at(const Config& c) { return (staged_at(c) + 2 * group_bytes(c) + 1023) / 1024 * 1024; }
+// Where a stripe is in y, and which parts of it are whose: registers are the sums'.
+inline constexpr int32_t place_bytes = 32, lane_bytes = 16;
+constexpr int32_t warp_bytes(const Config& c) {
+  return staged_bytes(c) + carried_bytes(c) + place_bytes + 32 * lane_bytes;
+}
+inline constexpr int32_t consumer_warps = consumers / 32;
+// In shared memory, before the weights and the patches: barriers, full and empty of each stage and whose turn it is;
+// biases; and each warp's.
+inline constexpr int32_t barriers_bytes = 8 * (2 * most_stages + 2), biases_at = (barriers_bytes + 15) / 16 * 16;
+constexpr int32_t warps_at(const Config& c) { return biases_at + 4 * c.channels; }
+constexpr int32_t weights_at(const Config& c) {
+  return (warps_at(c) + consumer_warps * warp_bytes(c) + 1023) / 1024 * 1024;
+}
 
 }  // namespace convt::gemm_fold_rows_sm90

@@ -6,44 +6,42 @@
 
 namespace convt::gemm_fold_rows_sm90 {
 
-// The set of tiles that has a pair of stripes.
-struct Set {
-  int32_t number, pair;  // the pair's number in it
-  int32_t group, channel, phase;  // the first channel
-  int32_t phase_rows, row_tiles, stripes;
+// A pair of stripes, and the set of tiles that it is of. A stripe is some rows of an image, of a phase.
+struct Pair {
+  int32_t block, phase;           // their numbers are the set's
+  int32_t group, channel;         // the first channel
+  int32_t kind;                   // of the phase: 0 if it is one of the first, which may have a row more
+  int32_t first_stripe, present;  // the last pair of a set may lack the second
 
   template <int Row>
-  CONVT_DEVICE static Set of(const Params& p, int32_t pair) {
-    Set s{};
-#pragma unroll 1
-    for (;; ++s.number) {
-      s.phase = s.number % p.h.stride;
-      s.phase_rows = (larger(p.h.out - s.phase, 0) + p.h.stride - 1) / p.h.stride;
-      s.row_tiles = (s.phase_rows + configs[Row].rows - 1) / configs[Row].rows;
-      s.stripes = p.batch * s.row_tiles;
-      const int32_t pairs = (s.stripes + 1) / 2;
-      if (pair < pairs) break;
-      pair -= pairs;
-    }
-    s.pair = pair;
-    const int32_t block = s.number / p.h.stride;
-    s.group = block / p.channel_blocks, s.channel = block % p.channel_blocks * configs[Row].channels;
-    return s;
+  CONVT_DEVICE static Pair of(const Params& p, int32_t number) {
+    auto rest = static_cast<uint32_t>(number);
+    Pair q;
+    q.block = static_cast<int32_t>(p.block_pairs.divide(rest));
+    const uint32_t of_first = static_cast<uint32_t>(p.phases_with_more) * p.phase_pairs[0].divisor;
+    q.kind = rest < of_first ? 0 : 1;
+    if (q.kind == 1) rest -= of_first;
+    q.phase = static_cast<int32_t>(p.phase_pairs[q.kind].divide(rest)) + (q.kind == 1 ? p.phases_with_more : 0);
+    auto channel_block = static_cast<uint32_t>(q.block);
+    q.group = static_cast<int32_t>(p.channel_blocks.divide(channel_block));
+    q.channel = static_cast<int32_t>(channel_block) * configs[Row].channels;
+    q.first_stripe = 2 * static_cast<int32_t>(rest);
+    q.present = smaller(2, p.stripes[q.kind] - q.first_stripe);
+    return q;
   }
 
-  CONVT_DEVICE int32_t first_stripe() const { return 2 * pair; }
-  // Stripes of the pair: the last one of a set may lack the second.
-  CONVT_DEVICE int32_t present() const { return smaller(2, stripes - first_stripe()); }
+  CONVT_DEVICE int32_t set(const Params& p) const { return block * p.h.stride + phase; }
+  CONVT_DEVICE int32_t phase_rows(const Params& p) const { return p.phase_rows[kind]; }
 };
 
-// Rows of an image, from one of those of the phase on.
 struct Stripe {
-  int32_t image, row;
+  int32_t image, row;  // of those of the phase the first one
 
   template <int Row>
-  CONVT_DEVICE static Stripe of(const Set& set, int32_t number) {
-    const int32_t image = number / set.row_tiles;
-    return {image, (number - image * set.row_tiles) * configs[Row].rows};
+  CONVT_DEVICE static Stripe of(const Params& p, const Pair& pair, int32_t which) {
+    auto tile = static_cast<uint32_t>(pair.first_stripe + which);
+    const uint32_t image = p.row_tiles[pair.kind].divide(tile);
+    return {static_cast<int32_t>(image), static_cast<int32_t>(tile) * configs[Row].rows};
   }
 };
 
@@ -52,34 +50,13 @@ template <int Row>
 struct Shared : gemm_scatter::Barriers {
   static constexpr Config config = configs[Row];
 
-  CONVT_DEVICE device::SharedAddress staged_full(int32_t group) const {
-    return barriers + static_cast<uint32_t>(8 * (2 * most_stages + 2 + group));
-  }
-  CONVT_DEVICE device::SharedAddress staged_empty(int32_t group) const {
-    return barriers + static_cast<uint32_t>(8 * (2 * most_stages + 4 + group));
-  }
   CONVT_DEVICE device::SharedAddress biases() const { return barriers + biases_at; }
-  // Of a warpgroup: what it stages, of a row and a channel; and what is added to the next columns.
-  CONVT_DEVICE device::SharedAddress staged(int32_t group, int32_t number) const {
-    return barriers + staged_at(config) +
-           static_cast<uint32_t>(group * group_bytes(config) + number * staged_pitch(config));
-  }
-  CONVT_DEVICE device::SharedAddress carried(int32_t group, int32_t tap, int32_t number) const {
-    return staged(group, staged_rows(config)) +
-           static_cast<uint32_t>(4 * ((tap - config.stride) * staged_rows(config) + number));
+  CONVT_DEVICE device::SharedAddress warp(int32_t number) const {
+    return barriers + warps_at(config) + static_cast<uint32_t>(number * warp_bytes(config));
   }
   CONVT_DEVICE device::SharedAddress weights() const { return barriers + weights_at(config); }
   CONVT_DEVICE device::SharedAddress stages(const Params& p) const {
     return weights() + static_cast<uint32_t>(p.weight_bytes);
-  }
-
-  // By one thread, before any other uses a barrier.
-  CONVT_DEVICE void init_all() const {
-    for (int32_t group = 0; group < 2; ++group) {
-      device::mbarrier_init(staged_full(group), group_threads / 32);
-      device::mbarrier_init(staged_empty(group), writers);
-    }
-    this->template init<most_stages>(group_threads / 32);
   }
 };
 
@@ -89,17 +66,16 @@ CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
   if (!device::elect()) return;
   device::Ring ring = device::Ring::of_producer();
 #pragma unroll 1
-  for (auto pair = static_cast<int32_t>(blockIdx.x); pair < p.pairs; pair += static_cast<int32_t>(gridDim.x)) {
-    const Set set = Set::of<Row>(p, pair);
-    const Phase phase = p.phases.of[set.phase];
-    const int32_t present = set.present(), first = set.first_stripe();
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.pairs; number += static_cast<int32_t>(gridDim.x)) {
+    const Pair pair = Pair::of<Row>(p, number);
+    const Phase phase = p.phases.of[pair.phase];
     const int32_t before = phase.top - (phase.count - 1) * p.h.input_step;
     const int32_t rows = configs[Row].rows + (phase.count - 1) * p.h.input_step;
-    const Stripe stripes[] = {Stripe::of<Row>(set, first), Stripe::of<Row>(set, first + 1)};
+    const Stripe stripes[] = {Stripe::of<Row>(p, pair, 0), Stripe::of<Row>(p, pair, 1)};
 #pragma unroll 1
     for (int32_t step = 0; step < p.steps; ++step) {
 #pragma unroll 1
-      for (int32_t g = 0; g < present; ++g) {
+      for (int32_t g = 0; g < pair.present; ++g) {
         const int32_t image = g == 0 ? stripes[0].image : stripes[1].image;
         const int32_t row = (g == 0 ? stripes[0].row : stripes[1].row) + before;
 #pragma unroll 1
@@ -110,7 +86,7 @@ CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
           device::SharedAddress to = shared.stages(p) + static_cast<uint32_t>(ring.stage * p.stage_bytes);
 #pragma unroll 1
           for (int32_t r = 0; r < rows; ++r, to += static_cast<uint32_t>(p.patch_row_bytes)) {
-            const int32_t at[] = {step * segment, chunk * p.chunk_products * k_of_product, row + r, set.group, image};
+            const int32_t at[] = {step * segment, chunk * p.chunk_products * k_of_product, row + r, pair.group, image};
             device::box_load(to, p.x_map, at, full);
           }
           ring.advance(p.stages);
@@ -124,7 +100,7 @@ CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
 // a block of rows of the product has one tap; of 32 it has two, of which rows r and r + 8 of a warp's 16 are one
 // channel's, so that a lane has both.
 template <class Scalar, int Row>
-CONVT_DEVICE void bring_weights(const Params& p, const Shared<Row>& shared, const Set& set, int32_t thread) {
+CONVT_DEVICE void bring_weights(const Params& p, const Shared<Row>& shared, const Pair& set, int32_t thread) {
   constexpr Config config = configs[Row];
   constexpr int taps = config.taps, channels = config.channels, together = taps > 4 ? 2 : 4;
   const Phase phase = p.phases.of[set.phase];
@@ -157,9 +133,9 @@ CONVT_DEVICE void bring_weights(const Params& p, const Shared<Row>& shared, cons
 #pragma unroll
         for (int t = 0; t < config.blocks() * of_block; ++t) {
           const int32_t row = of_block == 1 ? out : out / 8 * 16 + out % 8 + t % 2 * 8;
-          device::store_shared_2(of_channel + static_cast<uint32_t>(t / of_block * product_bytes +
-                                                                    (row / 8 ^ in % 8) * 16 + row % 8 * 2),
-                                 t < taps ? values[n][t < taps ? t : 0] : 0);
+          device::store_shared_2(
+              of_channel + static_cast<uint32_t>(t / of_block * product_bytes + (row / 8 ^ in % 8) * 16 + row % 8 * 2),
+              t < taps ? values[n][t < taps ? t : 0] : 0);
         }
       }
     }
@@ -178,23 +154,42 @@ CONVT_DEVICE bool is_nan(uint32_t bits) {
   return (bits & 0x7fff) > (std::is_same_v<Scalar, Float16> ? 0x7c00u : 0x7f80u);
 }
 
-// Where a stripe is in y.
+// Where a warp's part of a stripe is in y, in shared memory for what needs it seldom.
 struct Place {
-  int32_t image, channel, row;         // the first ones of y
+  uint64_t first;                      // of the first channel and row, where the first column of x has its first output
+  int32_t image, channel, row;         // of y
   int32_t channels_there, rows_there;  // from those on
-  uint64_t first;                      // of those, where the first column of x has its first output
 
-  CONVT_DEVICE Place(const Params& p, const Set& set, const Stripe& stripe)
-      : image(stripe.image),
-        channel(set.group * p.out_channels + set.channel),
-        row(stripe.row * p.h.stride + set.phase),
-        channels_there(p.out_channels - set.channel),
-        rows_there(set.phase_rows - stripe.row),
-        first(reinterpret_cast<uint64_t>(p.y) +
-              2 * static_cast<uint64_t>(image * p.y_batch_stride + channel * p.y_channel_stride + row * p.y_row_stride -
-                                        p.w_axis.padding)) {}
+  template <int Row>
+  CONVT_DEVICE static Place of(const Params& p, const Pair& set, const Stripe& stripe, int32_t warp) {
+    const int32_t of_group = set.channel + warp * (configs[Row].channels / 4);
+    Place q;
+    q.image = stripe.image, q.channel = set.group * p.out_channels + of_group;
+    q.row = stripe.row * p.h.stride + set.phase;
+    q.channels_there = p.out_channels - of_group, q.rows_there = set.phase_rows(p) - stripe.row;
+    q.first = reinterpret_cast<uint64_t>(p.y) +
+              2 * static_cast<uint64_t>(q.image * p.y_batch_stride + q.channel * p.y_channel_stride +
+                                        q.row * p.y_row_stride - p.w_axis.padding);
+    return q;
+  }
 
-  // Of a channel and a row of the stripe.
+  CONVT_DEVICE void keep(device::SharedAddress to) const {
+    device::store_shared_16(to, static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32),
+                            static_cast<uint32_t>(image), static_cast<uint32_t>(channel));
+    device::store_shared_16(to + 16, static_cast<uint32_t>(row), static_cast<uint32_t>(channels_there),
+                            static_cast<uint32_t>(rows_there), 0);
+  }
+  CONVT_DEVICE static Place kept(device::SharedAddress from) {
+    const uint4 a = device::load_shared_16(from), b = device::load_shared_16(from + 16);
+    return {static_cast<uint64_t>(a.y) << 32 | a.x,
+            static_cast<int32_t>(a.z),
+            static_cast<int32_t>(a.w),
+            static_cast<int32_t>(b.x),
+            static_cast<int32_t>(b.y),
+            static_cast<int32_t>(b.z)};
+  }
+
+  // Of the channel and the row that are so many further.
   CONVT_DEVICE uint64_t at(const Params& p, int32_t of_channel, int32_t of_row) const {
     return first + 2 * static_cast<uint64_t>(of_channel * p.y_channel_stride + of_row * p.h.stride * p.y_row_stride);
   }
@@ -207,121 +202,218 @@ struct Place {
 // where the row is staged, in words: who reads it shifts it.
 CONVT_DEVICE int32_t misalignment(uint64_t place) { return static_cast<int32_t>(place >> 1 & 7); }
 
-// By the warps that write: every tile that is staged.
-template <int Row>
-CONVT_DEVICE void write_tiles(const Params& p, const Shared<Row>& shared, int32_t warp, int32_t lane) {
-  constexpr Config config = configs[Row];
-  constexpr int32_t width = segment * config.stride, vectors = width / 8, together = 32 / vectors;
-  static_assert(vectors <= 32 && config.channels % together == 0);
-  uint32_t parity[2] = {0, 0};
-#pragma unroll 1
-  for (auto pair = static_cast<int32_t>(blockIdx.x); pair < p.pairs; pair += static_cast<int32_t>(gridDim.x)) {
-    const Set set = Set::of<Row>(p, pair);
-#pragma unroll 1
-    for (int32_t step = 0; step < p.steps; ++step) {
-#pragma unroll 1
-      for (int32_t group = 0; group < set.present(); ++group) {
-        const Place place(p, set, Stripe::of<Row>(set, set.first_stripe() + group));
-        const bool last = step == p.steps - 1;
-        const int32_t column = step * width - p.w_axis.padding;
-        device::mbarrier_wait(shared.staged_full(group), group == 0 ? parity[0] : parity[1]);
-        (group == 0 ? parity[0] : parity[1]) ^= 1;
-#pragma unroll 1
-        for (int32_t n = warp; n < staged_rows(config) / together; n += writers) {
-          const int32_t number = n * together + lane / vectors, channel = number % config.channels,
-                        r = number / config.channels;
-          const uint64_t first =
-              place.at(p, channel, r) + 2 * static_cast<uint64_t>(static_cast<int64_t>(step) * width);
-          const int32_t misaligned = misalignment(first);
-          const device::SharedAddress from = shared.staged(group, number);
-          const uint32_t which = (misaligned & 1) != 0 ? 0x5432 : 0x7654;
-          // 16 bytes of y, the vector `v` from the multiple before the row's beginning on.
-          const auto load = [&](int32_t v, uint32_t (&to)[4]) {
-            const device::SharedAddress at = from + static_cast<uint32_t>(2 * (8 * v + before));
-            const uint4 w = device::load_shared_16(at);
-            const uint32_t left = device::load_shared_4(at - 4);
-            to[0] = __byte_perm(left, w.x, which), to[1] = __byte_perm(w.x, w.y, which);
-            to[2] = __byte_perm(w.y, w.z, which), to[3] = __byte_perm(w.z, w.w, which);
-          };
-          const auto store = [&](int32_t v, const uint32_t (&w)[4]) {
-            const int32_t begin = column - misaligned + 8 * v;  // of y
-            auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(v));
-            if (begin >= 0 && begin + 8 <= p.w_axis.out) [[likely]] {
-              device::store_global_16(to, w, p.y_policy);
-            } else {
+// What a warp stages of a tile and writes to y: rows of 8 channels, of each of which 4 lanes have 64 columns of x, then
+// those of the tile's other rows, then the same of the 8 channels after them.
+template <class Scalar, int Row>
+struct Staged {
+  static constexpr Config config = configs[Row];
+  static constexpr int32_t width = segment * config.stride, pitch = staged_pitch(config), vectors = width / 8,
+                           together = 32 / vectors, rows = staged_rows(config);
+  static_assert(vectors <= 32 && rows / together <= 16 && 2 * rows / 8 <= 32);
+
+  device::SharedAddress staged, carries, kept, lanes;
+
+  CONVT_DEVICE explicit Staged(device::SharedAddress of_warp)
+      : staged(of_warp),
+        carries(of_warp + staged_bytes(config)),
+        kept(carries + carried_bytes(config)),
+        lanes(kept + place_bytes) {}
+
+  CONVT_DEVICE device::SharedAddress row(int32_t number) const {
+    return staged + static_cast<uint32_t>(number * pitch);
+  }
+
+  // A lane writes the vector of the same number of every `together`-th row.
+  struct Mine {
+    uint64_t first;             // the vector of its first row, at the row's misalignment
+    uint32_t odd_there, words;  // of each of its rows: the misalignment's last bit, and 16 bits higher whether y has
+                                // it; and of rows that it stages, 2 bits each, words of misalignment
+  };
+  CONVT_DEVICE Mine mine(int32_t lane) const {
+    const uint4 v = device::load_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane));
+    return {static_cast<uint64_t>(v.y) << 32 | v.x, v.z, v.w};
+  }
+
+  // Whether a row may begin at an odd element.
+  CONVT_DEVICE bool begin(const Params& p, const Place& place, int32_t lane) const {
+    if (lane == 0) place.keep(kept);
+    const int32_t of_lane = lane / vectors;
+    const uint64_t first = place.at(p, of_lane, 0) + 16 * static_cast<uint64_t>(lane % vectors);
+    // Elements of y, of which the last bits alone are asked for.
+    const auto origin = static_cast<uint32_t>(place.first >> 1), of_channel = static_cast<uint32_t>(p.y_channel_stride),
+               of_row = static_cast<uint32_t>(p.h.stride) * static_cast<uint32_t>(p.y_row_stride);
+    uint32_t odd_there = 0, words = 0;
 #pragma unroll
-              for (int32_t e = 0; e < 8; ++e) {
-                if (begin + e >= 0 && begin + e < p.w_axis.out) to[e] = static_cast<uint16_t>(w[e / 2] >> 16 * (e % 2));
-              }
-            }
-          };
-          const bool there = place.there(channel, r);
-          uint32_t words[4];
-          load(lane % vectors, words);
-          if (there) store(lane % vectors, words);
-          if (last) {
-            if (there && lane % vectors < 2) {
-              load(vectors + lane % vectors, words);
-              store(vectors + lane % vectors, words);
-            }
-          } else {
-            // What has no whole vector stays for the next columns.
-            __syncwarp();
-            if (lane % vectors < 2) {
-              const device::SharedAddress to = from + static_cast<uint32_t>(16 * (lane % vectors));
-              const uint4 w = device::load_shared_16(to + 2 * width);
-              device::store_shared_16(to, w.x, w.y, w.z, w.w);
-            }
-          }
-        }
+    for (int n = 0; n < rows / together; ++n) {
+      const int number = n * together, channel = number / (8 * config.rows) * 8 + number % 8,
+                r = number / 8 % config.rows;
+      const uint32_t at = origin + static_cast<uint32_t>(channel + of_lane) * of_channel + r * of_row;
+      odd_there |= (at & 1) << n | (place.there(channel + of_lane, r) ? 0x10000u : 0u) << n;
+    }
+#pragma unroll
+    for (int n = 0; n < rows / 8; ++n) {
+      const uint32_t at = origin + static_cast<uint32_t>(n / config.rows * 8 + lane / 4) * of_channel +
+                          static_cast<uint32_t>(n % config.rows) * of_row;
+      words |= (at >> 1 & 3) << 2 * n;
+    }
+    device::store_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane), static_cast<uint32_t>(first),
+                            static_cast<uint32_t>(first >> 32), odd_there, words);
+#pragma unroll
+    for (int n = 0; n < rows / 8; ++n) {
+#pragma unroll
+      for (int t = config.stride; t < config.taps; ++t) {
+        if (lane % 4 == 3) device::store_shared_4(carried(n, t, lane), 0);
+      }
+    }
+    __syncwarp();
+    return __any_sync(0xffffffffu, (odd_there & 0xffff) != 0) != 0;
+  }
+
+  // Where the lane's row n of all that it stages has its first element, rounded down to a word.
+  CONVT_DEVICE device::SharedAddress to_stage(int32_t n, int32_t lane, uint32_t words) const {
+    return row(8 * n + lane / 4) + 2 * before + 4 * (words >> 2 * n & 3);
+  }
+
+  // Of its row n and the tap t: what the last lane of each four has for the next columns.
+  CONVT_DEVICE device::SharedAddress carried(int32_t n, int32_t t, int32_t lane) const {
+    return carries + static_cast<uint32_t>(4 * (((t - config.stride) * (rows / 8) + n) * 8 + lane / 4));
+  }
+
+  // 16 bytes of y, the vector `v` from the multiple before a row's beginning on.
+  template <bool may_be_odd>
+  CONVT_DEVICE static void load_vector(device::SharedAddress from, bool odd, uint32_t (&to)[4]) {
+    const uint4 v = device::load_shared_16(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    if constexpr (may_be_odd) {
+      const uint32_t last = device::load_shared_4(from - 4), which = odd ? 0x5432 : 0x7654;
+#pragma unroll
+      for (int i = 3; i > 0; --i) to[i] = __byte_perm(to[i - 1], to[i], which);
+      to[0] = __byte_perm(last, to[0], which);
+    }
+  }
+
+  // Vectors that are whole, of those that begin in these columns. `column`: of y, the first output of the first of x.
+  // And what has no whole vector stays for the next columns.
+  template <bool all_whole, bool may_be_odd>
+  CONVT_DEVICE void write_vectors(const Params& p, const Mine& mine, int32_t column, int64_t bytes_before,
+                                  int32_t lane) const {
+    constexpr int32_t count = rows / together,
+                      at_once = config.channels == 32 || (config.stride == 1 && !may_be_odd) ? 8 : 4;
+    const uint64_t first_vector = mine.first + static_cast<uint64_t>(bytes_before);
+    const device::SharedAddress from = row(lane / vectors) + static_cast<uint32_t>(2 * before + 16 * (lane % vectors));
+    const int32_t my_column = column + 8 * (lane % vectors);
+    const auto whole_columns = static_cast<uint32_t>(larger(p.w_axis.out - 7, 0));
+    // (Their multiples are not kept in registers beside the sums.)
+    int64_t of_channel = 2 * p.y_channel_stride, of_row = 2 * p.h.stride * p.y_row_stride;
+    device::forget(of_channel), device::forget(of_row);
+#pragma unroll
+    for (int first = 0; first < count; first += at_once) {
+      uint32_t v[at_once][4];
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        if (first + i >= count) break;
+        load_vector<may_be_odd>(from + static_cast<uint32_t>((first + i) * together * pitch),
+                                (mine.odd_there >> (first + i) & 1) != 0, v[i]);
+      }
+      if (all_whole && first + at_once >= count) {
         __syncwarp();
-        device::mbarrier_arrive_if(shared.staged_empty(group), lane == 0);
+        keep(lane);
+      }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const int n = first + i, number = n * together;
+        if (n >= count) break;
+        const uint64_t to =
+            first_vector + static_cast<uint64_t>((number / (8 * config.rows) * 8 + number % 8) * of_channel +
+                                                 number / 8 % config.rows * of_row);
+        bool whole = (mine.odd_there >> (16 + n) & 1) != 0;
+        if (!all_whole) whole = whole && static_cast<uint32_t>(my_column - misalignment(to)) < whole_columns;
+        device::store_global_16_if(whole, reinterpret_cast<void*>(to & ~uint64_t{15}), v[i], p.y_policy);
       }
     }
   }
-}
 
-// By a consuming warp, after a stripe: what a zero outside of x, or of another tap, has made NaN of its channels is
-// computed by its definition.
-template <class Scalar, int Row>
-CONVT_DEVICE void repair(const Params& p, int32_t pair, int32_t group, int32_t warp, int32_t lane) {
-  constexpr Config config = configs[Row];
-  constexpr int32_t channels = config.channels / (group_threads / 32);
+  // What these are not: vectors that y has a part of, and of a row's last columns those behind them.
+  CONVT_DEVICE void write_ends(const Params& p, int32_t column, int64_t bytes_before, bool last, int32_t lane) const {
+    const Place place = Place::kept(kept);
 #pragma unroll 1
-  for (int32_t number = lane; number < channels * config.rows; number += 32) {
-    const int32_t of_channel = warp * channels + number % channels, of_row = number / channels;
-    uint64_t y = 0;
-    {
-      device::forget(pair);
-      const Set set = Set::of<Row>(p, pair);
-      const Place place(p, set, Stripe::of<Row>(set, set.first_stripe() + group));
-      if (!place.there(of_channel, of_row)) continue;
-      y = place.at(p, of_channel, of_row) + 2 * static_cast<uint64_t>(p.w_axis.padding);
-    }
-#pragma unroll 1
-    for (int32_t column = 0; column < p.w_axis.out; ++column, y += 2) {
-      auto* const to = reinterpret_cast<volatile uint16_t*>(y);
-      if (!is_nan<Scalar>(*to)) continue;
-      // (Computed once more: registers are few.)
-      device::forget(pair);
-      const Set set = Set::of<Row>(p, pair);
-      const Stripe stripe = Stripe::of<Row>(set, set.first_stripe() + group);
-      const int32_t channel = set.channel + of_channel;
-      const auto* const x =
-          static_cast<const Scalar*>(p.x) +
-          (stripe.image * p.x_batch_stride + static_cast<int64_t>(set.group) * p.channels * p.x_channel_stride);
-      const auto* const w =
-          static_cast<const Scalar*>(p.w) +
-          (static_cast<int64_t>(set.group) * p.channels * p.w_in_stride + channel * p.w_out_stride);
-      float bias = 0;
-      if (p.bias != nullptr)
-        bias = to_float(static_cast<const Scalar*>(p.bias)[(set.group * p.out_channels + channel) * p.bias_stride]);
-      const int32_t row = (stripe.row + of_row) * p.h.stride + set.phase;
-      const float sum = exact_output<Scalar, false>(p, x, w, bias, row, column);
-      *to = static_cast<uint16_t>(pack(Scalar{}, sum, sum));
+    for (int32_t number = lane; number < rows; number += 32) {
+      const int32_t channel = number / (8 * config.rows) * 8 + number % 8, r = number / 8 % config.rows;
+      if (!place.there(channel, r)) continue;
+      const uint64_t first = place.at(p, channel, r) + static_cast<uint64_t>(bytes_before);
+      const int32_t misaligned = misalignment(first);
+      // Elements from the first vector's on: where y's columns begin and end; and the vectors that have a part of them.
+      // Of the last columns, the last vector that y has any of may be one of two.
+      const int32_t begin = misaligned - column, end = begin + p.w_axis.out;
+      const int32_t of_begin = begin >> 3, of_end = end >> 3;
+      const bool in_last = last && of_end >= vectors;
+      const int32_t which[] = {of_begin, in_last ? vectors : of_end, vectors + 1};
+      const bool has_begin = (begin & 7) != 0 && of_begin >= 0 && of_begin < vectors,
+                 has_end = (end & 7) != 0 && of_end >= 0 && of_end < vectors && !(has_begin && of_end == of_begin);
+      const bool writes[] = {has_begin, in_last || has_end, in_last && of_end > vectors};
+      uint32_t w[3][4];
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const int32_t v = writes[i] ? which[i] : 0;
+        load_vector<true>(row(number) + static_cast<uint32_t>(2 * (8 * v + before)), (misaligned & 1) != 0, w[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        if (!writes[i]) continue;
+        auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(which[i]));
+#pragma unroll
+        for (int32_t e = 0; e < 8; ++e) {
+          if (8 * which[i] + e >= begin && 8 * which[i] + e < end) {
+            to[e] = static_cast<uint16_t>(w[i][e / 2] >> 16 * (e % 2));
+          }
+        }
+      }
     }
   }
-}
+
+  // After a stripe: what a zero outside of x, or of another tap, has made NaN is computed by its definition.
+  CONVT_DEVICE void repair(const Params& p, int32_t lane) const {
+#pragma unroll 1
+    for (int32_t number = lane; number < rows; number += 32) {
+      const int32_t of_channel = number / (8 * config.rows) * 8 + number % 8, of_row = number / 8 % config.rows;
+      uint64_t y = 0;
+      {
+        const Place place = Place::kept(kept);
+        if (!place.there(of_channel, of_row)) continue;
+        y = place.at(p, of_channel, of_row) + 2 * static_cast<uint64_t>(p.w_axis.padding);
+      }
+#pragma unroll 1
+      for (int32_t column = 0; column < p.w_axis.out; ++column, y += 2) {
+        auto* const to = reinterpret_cast<volatile uint16_t*>(y);
+        if (!is_nan<Scalar>(*to)) continue;
+        // (Where it is, is read once more: registers are few.)
+        const Place place = Place::kept(kept);
+        const int32_t channel = place.channel + of_channel, group = channel / p.out_channels;
+        const auto* const x =
+            static_cast<const Scalar*>(p.x) +
+            (place.image * p.x_batch_stride + static_cast<int64_t>(group) * p.channels * p.x_channel_stride);
+        const auto* const w =
+            static_cast<const Scalar*>(p.w) + (static_cast<int64_t>(group) * p.channels * p.w_in_stride +
+                                               (channel - group * p.out_channels) * p.w_out_stride);
+        const float bias =
+            p.bias == nullptr ? 0.0f : to_float(static_cast<const Scalar*>(p.bias)[channel * p.bias_stride]);
+        const float sum = exact_output<Scalar, false>(p, x, w, bias, place.row + of_row * p.h.stride, column);
+        *to = static_cast<uint16_t>(pack(Scalar{}, sum, sum));
+      }
+    }
+  }
+
+  // What has no whole vector stays for the next columns.
+  CONVT_DEVICE void keep(int32_t lane) const {
+#pragma unroll
+    for (int32_t first = 0; first < rows; first += 32) {
+      if (first + lane >= rows) break;
+      const device::SharedAddress to = row(first + lane);
+      const uint4 a = device::load_shared_16(to + 2 * width), b = device::load_shared_16(to + 2 * width + 16);
+      device::store_shared_16(to, a.x, a.y, a.z, a.w), device::store_shared_16(to + 16, b.x, b.y, b.z, b.w);
+    }
+  }
+};
 
 // By the consumers.
 template <class Scalar, int Row>
@@ -334,26 +426,26 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32)) % (group_threads / 32);
   int32_t lane = thread % 32;
+  Staged<Scalar, Row> out(shared.warp(group * (group_threads / 32) + warp));
   const device::MatrixDescriptor a_of_weights = device::matrix_descriptor(shared.weights(), of_8_rows);
   const device::MatrixDescriptor b_of_stages =
       device::matrix_descriptor(shared.stages(p), of_8_rows, static_cast<uint32_t>(p.patch_row_bytes));
   // The parity of the turn before: the first warpgroup's first one is not waited for.
   auto turn = static_cast<uint32_t>(group ^ 1);
-  int32_t set_number = -1;
-  uint32_t staged = 1;  // the parity of what was staged last, of which there is nothing at first
+  int32_t set = -1;  // of the weights
   device::Ring ring;
 #pragma unroll 1
-  for (auto pair = static_cast<int32_t>(blockIdx.x); pair < p.pairs; pair += static_cast<int32_t>(gridDim.x)) {
-    const Set set = Set::of<Row>(p, pair);
-    if (set.number != set_number) {
-      set_number = set.number;
+  for (auto number = static_cast<int32_t>(blockIdx.x); number < p.pairs; number += static_cast<int32_t>(gridDim.x)) {
+    const Pair pair = Pair::of<Row>(p, number);
+    if (pair.set(p) != set) {
+      set = pair.set(p);
       device::named_barrier(1, consumers);
-      bring_weights<Scalar, Row>(p, shared, set, thread);
+      bring_weights<Scalar, Row>(p, shared, pair, thread);
       device::fence_async_proxy();
       device::named_barrier(1, consumers);
     }
-    const Phase phase = p.phases.of[set.phase];
-    const int32_t present = set.present();
+    const Phase phase = p.phases.of[pair.phase];
+    const int32_t present = pair.present;
     if (group >= present) {  // nothing but turns
 #pragma unroll 1
       for (int32_t step = 0; step < p.steps; ++step, turn ^= 1) {
@@ -365,21 +457,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       continue;
     }
     device::forget(lane);
-    const Stripe stripe = Stripe::of<Row>(set, set.first_stripe() + group);
-    uint32_t misaligned = 0;  // words of the lane's rows, 2 bits each
-    {
-      const Place place(p, set, stripe);
-#pragma unroll
-      for (int n = 0; n < halves * rows; ++n) {
-        const int32_t channel = warp * (config.channels / 4) + n / rows * 8 + lane / 4;
-        misaligned |= static_cast<uint32_t>(misalignment(place.at(p, channel, n % rows)) / 2) << 2 * n;
-        if (lane % 4 == 3) {
-#pragma unroll
-          for (int t = stride; t < taps; ++t)
-            device::store_shared_4(shared.carried(group, t, n % rows * config.channels + channel), 0);
-        }
-      }
-    }
+    const bool may_be_odd = out.begin(p, Place::of<Row>(p, pair, Stripe::of<Row>(p, pair, group), warp), lane);
     uint32_t any_nan = 0;
 #pragma unroll 1
     for (int32_t step = 0; step < p.steps; ++step) {
@@ -394,9 +472,9 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
         device::mbarrier_wait(shared.full(ring.stage), ring.parity);
         const int32_t products = smaller(p.chunk_products, p.products - chunk * p.chunk_products);
         auto a_at = static_cast<uint32_t>(chunk * p.chunk_products * blocks * product_bytes) / 16;
-        auto b_at = static_cast<uint32_t>(ring.stage * p.stage_bytes +
-                                          (phase.count - 1) * p.h.input_step * p.patch_row_bytes) /
-                    16;
+        auto b_at =
+            static_cast<uint32_t>(ring.stage * p.stage_bytes + (phase.count - 1) * p.h.input_step * p.patch_row_bytes) /
+            16;
         // From a product of a tap to the next, and from a tap's last one to the next tap's first.
         constexpr uint32_t a_of_product = blocks * product_bytes / 16, b_of_product = product_bytes / 16;
         const uint32_t a_of_tap = static_cast<uint32_t>(p.products - products + 1) * a_of_product;
@@ -441,20 +519,18 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       // Horner's scheme: of taps that are a stride apart, the further one's sums are those of the column before.
       const int32_t left = lane - quad + (quad + 3) % 4;
       const bool last = step == p.steps - 1;
-      // What was staged before has been written.
-      device::mbarrier_wait(shared.staged_empty(group), staged);
-      staged ^= 1;
+      const uint32_t words = out.mine(lane).words;
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
         const float bias = __uint_as_float(device::load_shared_4(
             shared.biases() + static_cast<uint32_t>(4 * (warp * (config.channels / 4) + half * 8 + lane / 4))));
 #pragma unroll
         for (int r = 0; r < rows; ++r) {
-          const int32_t number = r * config.channels + warp * (config.channels / 4) + half * 8 + lane / 4;
 #pragma unroll
           for (int t = taps - 1; t >= stride; --t) {
-            const device::SharedAddress carried = shared.carried(group, t, number);
-            const float before_all = __uint_as_float(device::load_shared_4(carried));
+            const device::SharedAddress carried = out.carried(half * rows + r, t, lane);
+            float before_all = 0;
+            if (quad == 3) before_all = __uint_as_float(device::load_shared_4(carried));
 #pragma unroll
             for (int j = 8 * r; j < 8 * r + 8; ++j) {
               const float before_8 = j % 8 == 0 ? before_all : at(t, half, j % 8 == 0 ? j : j - 1, 1);
@@ -463,9 +539,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
             }
             if (quad == 3) device::store_shared_4(carried, at(t, half, 8 * r + 7, 1));
           }
-          // Where its first element is, rounded down to a word.
-          const device::SharedAddress row = shared.staged(group, number) + 2 * before +
-                                            4 * (misaligned >> 2 * (half * rows + r) & 3),
+          const device::SharedAddress row = out.to_stage(half * rows + r, lane, words),
                                       to = row + static_cast<uint32_t>(4 * stride * quad);
           const auto stage = [&](device::SharedAddress where, float low, float high) {
             const uint32_t word = pack(Scalar{}, low + bias, high + bias);
@@ -493,11 +567,22 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
         }
       }
       __syncwarp();
-      device::mbarrier_arrive_if(shared.staged_full(group), lane == 0);
+      const int32_t column = step * segment * stride - p.w_axis.padding;
+      const int64_t bytes_before = static_cast<int64_t>(step) * (2 * segment * stride);
+      const auto mine = out.mine(lane);
+      if (!last && column >= 7 && column + out.width <= p.w_axis.out) [[likely]] {
+        may_be_odd ? out.template write_vectors<true, true>(p, mine, column, bytes_before, lane)
+                   : out.template write_vectors<true, false>(p, mine, column, bytes_before, lane);
+      } else {
+        out.template write_vectors<false, true>(p, mine, column, bytes_before, lane);
+        out.write_ends(p, column, bytes_before, last, lane);
+        __syncwarp();
+        if (!last) out.keep(lane);
+      }
+      __syncwarp();
     }
     if (__any_sync(0xffffffffu, is_nan<Scalar>(any_nan) || is_nan<Scalar>(any_nan >> 16))) {
-      device::mbarrier_wait(shared.staged_empty(group), staged);
-      repair<Scalar, Row>(p, pair, group, warp, lane);
+      out.repair(p, lane);
       __syncwarp();
     }
   }
@@ -506,35 +591,24 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
 template <class Scalar, int Row>
 __global__ void __launch_bounds__(threads, 1) gemm_fold_rows_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const Shared<Row> shared{{device::dynamic_shared_address()}};
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  constexpr int start_barrier = 4;
-  // (Each role asks for it: registers are not the same before and after.)
-  const auto shared_memory = [] {
-    device::SharedAddress start = device::dynamic_shared_address();
-    device::forget(start);
-    return Shared<Row>{{start}};
-  };
+  constexpr int start_barrier = 2;
   if (thread >= consumers) {
     device::fewer_registers<other_registers>();
-    const Shared<Row> shared = shared_memory();
-    const auto warp = static_cast<int32_t>(device::uniform(threadIdx.x / 32)) - consumers / 32;
-    if (warp == 0) {
-      if (thread == consumers) {
-        device::prefetch_tensor_map(p.x_map);
-        shared.init_all();
-      }
-      __syncwarp();
-      device::named_barrier_arrive(start_barrier, threads);
-      copy_patches<Row>(p, shared);
-    } else {
-      device::named_barrier(start_barrier, threads);
-      write_tiles<Row>(p, shared, warp - 1, thread % 32);
+    if (thread >= consumers + 32) return;
+    if (thread == consumers) {
+      device::prefetch_tensor_map(p.x_map);
+      shared.template init<most_stages>(group_threads / 32);
     }
+    __syncwarp();
+    device::named_barrier_arrive(start_barrier, consumers + 32);
+    copy_patches<Row>(p, shared);
     return;
   }
   device::more_registers<consumer_registers>();
-  device::named_barrier(start_barrier, threads);
-  consume<Scalar, Row>(p, shared_memory());
+  device::named_barrier(start_barrier, consumers + 32);
+  consume<Scalar, Row>(p, shared);
 #endif
 }
 

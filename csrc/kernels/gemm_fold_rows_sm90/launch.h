@@ -7,8 +7,8 @@
 
 namespace convt::gemm_fold_rows_sm90 {
 
-// Launches `plan` (made by the planner for `problem`) on `stream` of the current device; pointers are device pointers. x
-// is aligned as the problem says; others may have any alignment.
+// Launches `plan` (made by the planner for `problem`) on `stream` of the current device; pointers are device pointers.
+// x is aligned as the problem says; others may have any alignment.
 cudaError_t launch(const Plan& plan, const Problem& problem, const Operands& operands, cudaStream_t stream);
 
 }  // namespace convt::gemm_fold_rows_sm90

@@ -11,25 +11,29 @@ namespace convt::gemm_fold_rows_sm90 {
 // the rows. Its tiles are walked by stripes, all columns of some rows of an image.
 struct Tiling {
   int64_t channel_blocks = 0, sets = 0;
-  int64_t chunk = 0, chunks = 0;  // channels of a patch, a multiple of 16
-  int64_t products = 0;           // of 16 channels, in all
-  int64_t steps = 0;              // tiles of a stripe
+  int64_t chunk = 0, chunks = 0;     // channels of a patch, a multiple of 16
+  int64_t products = 0;              // of 16 channels, in all
+  int64_t steps = 0;                 // tiles of a stripe
   int64_t patch_rows = 0, taps = 0;  // of the phase that has most
   int64_t weight_bytes = 0, stage_bytes = 0, stages = 0;
-  int64_t pairs = 0;  // of stripes, of all sets
+  int64_t block_pairs = 0, pairs = 0;  // of stripes: of all phases of a block of channels, and in all
 
-  int64_t shared_bytes(const Config& c) const {
-    return weights_at(c) + weight_bytes + stages * stage_bytes;
-  }
+  int64_t shared_bytes(const Config& c) const { return weights_at(c) + weight_bytes + stages * stage_bytes; }
   bool fits() const { return stages >= 2; }
 };
 
-inline int64_t rows_of_phase(const Problem& p, int64_t phase) {
-  return ceil_div<int64_t>(std::max<int64_t>(p.out_h - phase, 0), p.stride_h);
-}
-inline int64_t stripes_of_phase(const Config& c, const Problem& p, int64_t phase) {
-  return checked_mul(p.batch, ceil_div<int64_t>(rows_of_phase(p, phase), c.rows));
-}
+// Of a phase of the rows: y's rows, tiles of them in an image, and stripes, which two warpgroups take in pairs. The
+// first phases may have a row more than the others.
+struct PhaseTiling {
+  int64_t rows, row_tiles, stripes, pairs;
+
+  PhaseTiling(const Config& c, const Problem& p, bool more)
+      : rows(p.out_h / p.stride_h + (more ? 1 : 0)),
+        row_tiles(ceil_div<int64_t>(rows, c.rows)),
+        stripes(checked_mul(p.batch, row_tiles)),
+        pairs(ceil_div<int64_t>(stripes, 2)) {}
+};
+inline int64_t phases_with_more(const Problem& p) { return p.out_h % p.stride_h; }
 
 // Of a stride of at most most_phases.
 inline Tiling make_tiling(const Config& c, const Problem& p) {
@@ -38,12 +42,11 @@ inline Tiling make_tiling(const Config& c, const Problem& p) {
   const Phases all = phases(h);
   t.channel_blocks = ceil_div<int64_t>(p.out_channels_per_group(), c.channels);
   t.sets = checked_mul(checked_mul(p.groups, t.channel_blocks), p.stride_h);
-  int64_t of_phases = 0;
-  for (int64_t r = 0; r < p.stride_h; ++r) {
-    t.taps = std::max<int64_t>(t.taps, all.of[r].count);
-    of_phases += ceil_div<int64_t>(stripes_of_phase(c, p, r), 2);
-  }
-  t.pairs = checked_mul(of_phases, p.groups * t.channel_blocks);
+  for (int64_t r = 0; r < p.stride_h; ++r) t.taps = std::max<int64_t>(t.taps, all.of[r].count);
+  const int64_t more = phases_with_more(p);
+  t.block_pairs =
+      checked_mul(more, PhaseTiling(c, p, true).pairs) + checked_mul(p.stride_h - more, PhaseTiling(c, p, false).pairs);
+  t.pairs = checked_mul(t.block_pairs, p.groups * t.channel_blocks);
   t.patch_rows = c.rows + std::max<int64_t>(t.taps - 1, 0) * h.input_step;
   t.products = ceil_div<int64_t>(p.in_channels_per_group(), k_of_product);
   t.steps = ceil_div<int64_t>(p.in_w, segment);
