@@ -2,8 +2,9 @@
 // not shifted by a column, which is 2 bytes: so no column is. The taps of a kernel's row are rows of the product, as
 // output channels are, and each input column's products with them are added to those of its neighbours afterwards, in
 // registers: F.fold along rows. Rows of the kernel are part of the reduction: their inputs are other rows of the same
-// patch. x is neither transposed nor copied, and read once for all taps of a tile; weights, which stay in shared memory,
-// are put in order there. Columns have no halo: a warpgroup walks along rows, and keeps what the next 64 columns lack.
+// patch. x is neither transposed nor copied, and read once for all taps of a tile; weights, which stay in shared
+// memory, are put in order there. Columns have no halo: a warpgroup walks along rows, and keeps what the next 64
+// columns lack.
 #pragma once
 
 #include "../gemm_scatter/config.h"
