@@ -36,8 +36,8 @@ Problem random_rows(const family::Config& config, DataType dtype) {
   p.x_strides = {channel * p.in_channels + 8 * pick(0, 1), channel, row, 1};
   p.w_strides = pick(0, 3) == 0 ? channels_last(p.w_sizes()) : dense(p.w_sizes());
   p.y_strides = dense(p.y_sizes());
-  if (pick(0, 3) == 0) p.y_strides[0] += pick(1, 9);
-  if (pick(0, 3) == 0) p.y_strides[1] += pick(1, 9), p.y_strides[0] *= 2;
+  if (pick(0, 3) == 0) p.y_strides[1] += pick(1, 9);
+  p.y_strides[0] = p.y_strides[1] * p.out_channels + pick(0, 1) * pick(1, 9);
   p.has_bias = pick(0, 1) == 1, p.bias_stride = pick(1, 2);
   return p;
 }
