@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "kernels/large_stride/tile.cuh"
+#include "kernels/visit_row.h"
 #include "large_stride_problem.h"
 #include "plan/planner.h"
 
@@ -94,9 +95,7 @@ bool run(int32_t row) {
                    });
     }
   };
-  [&]<int... Rows>(std::integer_sequence<int, Rows...>) {
-    ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
-  }(std::make_integer_sequence<int, large_stride::config_count>());
+  visit_row<large_stride::config_count>(row, launch);
 
   return c.template check_sums<Strict>(name.c_str());
 }

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "kernels/large_stride_sm90/kernel.cuh"
+#include "kernels/visit_row.h"
 #include "large_stride_problem.h"
 #include "plan/planner.h"
 
@@ -42,16 +43,13 @@ bool run(int32_t row) {
   const family::Params params = family::make_params(p, tiling, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
   vectors += params.load_vectors && params.store_vectors, row_blocks += tiling.row_blocks > 1;
   idle += tiling.blocks * tiling.groups > params.tasks;
-  const auto launch = [&]<int Row>() {
+  visit_row<family::config_count>(row, [&]<int Row>() {
     simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
                  static_cast<size_t>(plan.shared_bytes), [&] {
                    params.load_vectors ? family::large_stride_sm90_kernel<Scalar, true, Row>(params)
                                        : family::large_stride_sm90_kernel<Scalar, false, Row>(params);
                  });
-  };
-  [&]<int... Rows>(std::integer_sequence<int, Rows...>) {
-    ((row == Rows ? launch.template operator()<Rows>() : void()), ...);
-  }(std::make_integer_sequence<int, family::config_count>());
+  });
   return c.template check_sums<false>(name.c_str());
 }
 

@@ -6,6 +6,7 @@ import pytest
 import simt_program
 import torch
 from forced import (
+    FORMATS,
     candidates_of,
     check_configurations,
     check_spread,
@@ -19,7 +20,6 @@ import convt
 from convt import _C
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 NAMES = [f"few_positions/p{n}" for n in (1, 4)]
 
 INNERMOST = Problem(1, 512, 512, (1, 1), (4, 4), (2, 2), (1, 1))

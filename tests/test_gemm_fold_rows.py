@@ -11,7 +11,8 @@ from forced import (
     check_against_direct,
     check_configurations,
     check_random_problems,
-    check_spread,
+    check_spread_in_ones,
+    dtype_of,
     explained,
 )
 from reference import Problem, random_tensor
@@ -62,7 +63,7 @@ def problem(rng, configuration):
     )
 
 
-def fitting_problem(rng, configuration, dtype=torch.float16):
+def fitting_problem(rng, configuration, dtype):
     """A random one that the configuration takes."""
     while True:
         p = affordable(lambda: problem(rng, configuration))
@@ -70,8 +71,8 @@ def fitting_problem(rng, configuration, dtype=torch.float16):
             return p
 
 
-def candidates(p, dtype=torch.float16, memory=torch.contiguous_format, device="h200", w_memory=None):
-    return candidates_of(FAMILY, explained(p, dtype, memory, w_memory, device))
+def candidates(p, dtype=torch.float16, memory=torch.contiguous_format, device="h200"):
+    return candidates_of(FAMILY, explained(p, dtype, memory, device=device))
 
 
 def operands(p, dtype, rng):
@@ -152,14 +153,10 @@ def test_real_layers(p, dtype):
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("precision", ("float16", "bfloat16"))
 @pytest.mark.parametrize("configuration", NAMES)
-def test_nan_and_inf_spread_by_taps_only(configuration, dtype):
-    rng = random.Random(configuration)
-    for _ in range(4):
-        p = fitting_problem(rng, configuration)
-        ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        check_spread(configuration, p, rng, *ones)
+def test_nan_and_inf_spread_by_taps_only(configuration, precision):
+    check_spread_in_ones(configuration, precision, lambda rng: fitting_problem(rng, configuration, dtype_of(precision)))
 
 
 @pytest.mark.gpu

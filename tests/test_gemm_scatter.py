@@ -5,14 +5,13 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import candidates_of, check_configurations, check_random_problems, check_spread, explained
+from forced import FORMATS, candidates_of, check_configurations, check_random_problems, check_spread, explained
 from reference import Problem, lay_out, random_tensor
 
 import convt
 from convt import _C
 
 DTYPES = (torch.float16, torch.bfloat16)
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 NAMES = [f"gemm_scatter_sm90/{name}" for name in ("128x64", "128x128_pingpong", "256x128")]
 
 

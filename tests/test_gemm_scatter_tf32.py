@@ -5,12 +5,11 @@ import random
 import pytest
 import simt_program
 import torch
-from forced import candidates_of, check_configurations, check_random_problems, check_spread, explained
+from forced import FORMATS, candidates_of, check_configurations, check_random_problems, check_spread, explained
 from reference import Problem, lay_out, random_tensor
 
 from convt import _C
 
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 FAMILY = "gemm_scatter_tf32_sm90"
 NAMES = [f"{FAMILY}/{name}" for name in ("128x64_pingpong", "128x128_pingpong", "256x128")]
 

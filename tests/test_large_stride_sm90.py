@@ -9,8 +9,9 @@ from forced import (
     FORMATS,
     candidates_of,
     check_configurations,
-    check_spread,
+    check_spread_in_ones,
     check_those_taken,
+    dtype_of,
     explained,
     forced,
     precise,
@@ -122,11 +123,7 @@ def test_real_layers(p, precision, layout, hopper):
 @pytest.mark.parametrize("configuration", NAMES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_nan_and_inf_spread_by_taps_only(configuration, precision, hopper):
-    dtype, rng = precise(precision), random.Random(configuration)
-    for _ in range(4):
-        p = fitting_problem(rng, configuration, dtype)
-        ones = torch.ones(p.x_shape, dtype=dtype, device="cuda"), torch.ones(p.w_shape, dtype=dtype, device="cuda")
-        check_spread(configuration, p, rng, *ones)
+    check_spread_in_ones(configuration, precision, lambda rng: fitting_problem(rng, configuration, dtype_of(precision)))
 
 
 @pytest.mark.gpu

@@ -6,7 +6,7 @@ import random
 import pytest
 import torch
 import torch.nn.functional as F
-from forced import check_every_stream, explained, precise
+from forced import FORMATS, check_every_stream, explained, precise
 from reference import (
     COMPLEX,
     MEMORY,
@@ -47,7 +47,6 @@ PROBLEMS = {
     "many channels": Problem(1, 300, 70, (3, 4), (3, 3), (2, 2), (1, 1)),
     "many pixels": Problem(2, 3, 2, (40, 70), (3, 3), (2, 1), (1, 1)),
 }
-FORMATS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
 
 
 def operands(p, dtype, device, memory=("contiguous",) * 3, bias=True):
