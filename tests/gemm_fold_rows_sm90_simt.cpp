@@ -13,7 +13,7 @@ namespace {
 
 namespace family = gemm_fold_rows_sm90;
 
-int several_steps = 0, several_chunks = 0, several_sets = 0;
+int several_steps = 0, several_chunks = 0, several_sets = 0, shared_patches = 0;
 
 // Of the configuration's columns; rows of x begin at multiples of 16 bytes, those of y anywhere.
 Problem random_rows(const family::Config& config, DataType dtype) {
@@ -59,6 +59,7 @@ bool run(int32_t row) {
     launch.params.x_map = device::make_tensor_map(launch.x_map);
     const family::Tiling t = family::make_tiling(family::configs[row], p);
     several_steps += t.steps > 1, several_chunks += t.chunks > 1, several_sets += t.sets > 1;
+    shared_patches += t.shares;
     visit_row<family::config_count>(row, [&]<int Row>() {
       simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads),
                    static_cast<size_t>(plan.shared_bytes),
@@ -76,7 +77,7 @@ int main(int argc, char** argv) {
     const int row = number / 2 % convt::family::config_count;
     return number % 2 == 0 ? convt::run<convt::Float16>(row) : convt::run<convt::BFloat16>(row);
   });
-  std::printf("several tiles of a row: %d, chunks: %d, sets: %d\n", convt::several_steps, convt::several_chunks,
-              convt::several_sets);
+  std::printf("several tiles of a row: %d, chunks: %d, sets: %d; patches of two stripes: %d\n", convt::several_steps,
+              convt::several_chunks, convt::several_sets, convt::shared_patches);
   return status;
 }

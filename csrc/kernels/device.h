@@ -78,18 +78,6 @@ CONVT_DEVICE void store_global_16(void* to, const uint32_t (&v)[4], CachePolicy 
 #endif
 }
 
-// The same where `is`, without a branch.
-CONVT_DEVICE void store_global_16_if(bool is, void* to, const uint32_t (&v)[4], CachePolicy policy) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .pred p; setp.ne.u32 p, %6, 0; @p st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;}" ::"l"(to),
-      "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3]), "l"(static_cast<uint64_t>(policy)), "r"(static_cast<uint32_t>(is))
-      : "memory");
-#else
-  if (is) store_global_16(to, v, policy);
-#endif
-}
-
 // The block's dynamic shared memory. Its address is a constant, which the compiler sees only if it is read so: from the
 // pointer it would ask for the block's place in its cluster at each use.
 CONVT_DEVICE unsigned char* dynamic_shared_memory() { return convt_dynamic_shared_memory; }

@@ -122,6 +122,18 @@ CONVT_DEVICE void store_words_if(bool is, void* to, const uint32_t* words) {
   for (int i = 0; i < Bytes / 4; ++i) static_cast<Words*>(to)->v[i] = words[i];
 #endif
 }
+// 16 bytes, of whose lines L2 is told what becomes of them.
+CONVT_DEVICE void store_words_if(bool is, void* to, const uint32_t (&words)[4], CachePolicy policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred p; setp.ne.u32 p, %6, 0; @p st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;}" ::"l"(to),
+      "r"(words[0]), "r"(words[1]), "r"(words[2]), "r"(words[3]), "l"(static_cast<uint64_t>(policy)),
+      "r"(static_cast<uint32_t>(is))
+      : "memory");
+#else
+  if (is) device::store_global_16(to, words, policy);
+#endif
+}
 
 // `Count` outputs side by side where `is`. Those of float32 are no words: of sums that are stored as integers ptxas
 // makes copies, among the products of wgmma, too, which are serialised then (C7520).

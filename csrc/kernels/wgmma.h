@@ -96,25 +96,16 @@ CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor 
                " {" CONVT_NAMES_##count "}, %" #count ", %" #next ", adds, " options ";\n}"                           \
                : CONVT_OPERANDS_##count("+f", 0)                                                                      \
                : "l"(a), "l"(b), "r"(d_is_added_to))
-#define CONVT_WGMMA_IF_OF_WIDTH(types, options)               \
-  if constexpr (N == 64) {                                    \
-    CONVT_WGMMA_IF("m64n64k16", types, 32, 33, 34, options);  \
-  } else if constexpr (N == 128) {                            \
-    CONVT_WGMMA_IF("m64n128k16", types, 64, 65, 66, options); \
-  } else {                                                    \
-    static_assert(N == 192);                                  \
-    CONVT_WGMMA_IF("m64n192k16", types, 96, 97, 98, options); \
-  }
-
 template <WgmmaType type, int N>
 CONVT_DEVICE void wgmma_as_in_memory(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b,
                                      uint32_t d_is_added_to) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  static_assert(N == 128);
   if constexpr (type == WgmmaType::float16) {
-    CONVT_WGMMA_IF_OF_WIDTH("f32.f16.f16", "1, 1, 1, 1")
+    CONVT_WGMMA_IF("m64n128k16", "f32.f16.f16", 64, 65, 66, "1, 1, 1, 1");
   } else {
     static_assert(type == WgmmaType::bfloat16);
-    CONVT_WGMMA_IF_OF_WIDTH("f32.bf16.bf16", "1, 1, 1, 1")
+    CONVT_WGMMA_IF("m64n128k16", "f32.bf16.bf16", 64, 65, 66, "1, 1, 1, 1");
   }
 #endif
 }
@@ -158,7 +149,6 @@ CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], Mat
 #endif
 }
 
-#undef CONVT_WGMMA_IF_OF_WIDTH
 #undef CONVT_WGMMA_IF
 #undef CONVT_WGMMA_REGISTERS_OF_WIDTH
 #undef CONVT_WGMMA_REGISTERS

@@ -610,9 +610,6 @@ inline void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32
 inline void store_global_16(void* to, const uint32_t (&v)[4], CachePolicy) {
   store_global_16(to, v[0], v[1], v[2], v[3]);
 }
-inline void store_global_16_if(bool is, void* to, const uint32_t (&v)[4], CachePolicy policy) {
-  if (is) store_global_16(to, v, policy);
-}
 
 inline uint32_t to_tf32(float v) {
   const uint32_t bits = bits_of_float(v);

@@ -25,7 +25,8 @@ struct Config {
 
   constexpr int32_t blocks() const { return (taps * channels + 63) / 64; }  // of 64 rows of the product
   constexpr int32_t positions() const { return 64 * rows; }
-  constexpr int32_t halves() const { return channels / 32; }  // channels of a lane
+  constexpr int32_t halves() const { return channels / 32; }              // channels of a lane
+  constexpr bool carries_in_registers() const { return channels == 32; }  // which are the sums', of 64
 };
 
 inline constexpr Config configs[] = {
@@ -42,15 +43,23 @@ inline constexpr int32_t k_of_product = 16;                         // channels,
 inline constexpr int32_t product_bytes = k_of_product * row_bytes;  // of 64 rows or columns of it
 inline constexpr int32_t consumer_registers = 240, other_registers = 24;
 
-// What a warp stages of a tile: of each of its channels and rows the elements of a row of y. Before them are those of
-// the columns before, which had no whole 16 bytes; behind them those that no column of x has as its own, and what a
-// row's first element misses to a multiple of 16 bytes.
-inline constexpr int32_t before = 8, behind = 16;  // elements
-constexpr int32_t staged_pitch(const Config& c) { return 2 * (segment * c.stride + before + behind); }
+// What a warp stages of a tile: of each of its channels and rows the elements of a row of y, as far behind a multiple
+// of so many as in y. At a stride of 1 rows that lanes stage at once are in different banks if that is half of what a
+// lane reads; at a stride of 2 they are not in either case.
+constexpr int32_t unit_of(const Config& c) { return c.stride == 1 ? 4 : 8; }
+// Before them are those of the columns before, which had no whole vector of 16 bytes, in the second one of the row;
+// behind them those that no column of x has as its own.
+inline constexpr int32_t most_behind = 8;
+constexpr int32_t before(const Config& c) { return 16 - unit_of(c); }
+constexpr int32_t staged_pitch(const Config& c) {
+  return 2 * (before(c) + segment * c.stride + unit_of(c) + most_behind);
+}
 constexpr int32_t staged_rows(const Config& c) { return 8 * c.halves() * c.rows; }
 constexpr int32_t staged_bytes(const Config& c) { return staged_rows(c) * staged_pitch(c); }
 // What is added to the next columns' sums, of each tap but those of the first stride.
-constexpr int32_t carried_bytes(const Config& c) { return 4 * staged_rows(c) * (c.taps - c.stride); }
+constexpr int32_t carried_bytes(const Config& c) {
+  return c.carries_in_registers() ? 0 : 4 * staged_rows(c) * (c.taps - c.stride);
+}
 // Where a stripe is in y, and which parts of it are whose: registers are the sums'.
 inline constexpr int32_t place_bytes = 32, lane_bytes = 16;
 constexpr int32_t warp_bytes(const Config& c) {

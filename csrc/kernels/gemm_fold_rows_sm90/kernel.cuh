@@ -1,17 +1,21 @@
 #pragma once
 
+#include <limits>
+
 #include "../exact_output.h"
 #include "../gemm_scatter/device.cuh"
+#include "../load_if.h"
 #include "params.h"
 
 namespace convt::gemm_fold_rows_sm90 {
 
-// A pair of stripes, and the set of tiles that it is of. A stripe is some rows of an image, of a phase.
+// A pair of stripes, one for each warpgroup, and the set of tiles that it is of. A stripe is some rows of an image, of
+// a phase.
 struct Pair {
-  int32_t block, phase;           // their numbers are the set's
-  int32_t group, channel;         // the first channel
-  int32_t kind;                   // of the phase: 0 if it is one of the first, which may have a row more
-  int32_t first_stripe, present;  // the last pair of a set may lack the second
+  int32_t block, phase;                // their numbers are the set's
+  int32_t group, channel;              // the first channel
+  int32_t kind;                        // of the phase: 0 if it is one of the first, which may have a row more
+  int32_t image, first_tile, present;  // the last pair of an image may lack the second
 
   template <int Row>
   CONVT_DEVICE static Pair of(const Params& p, int32_t number) {
@@ -25,23 +29,18 @@ struct Pair {
     auto channel_block = static_cast<uint32_t>(q.block);
     q.group = static_cast<int32_t>(p.channel_blocks.divide(channel_block));
     q.channel = static_cast<int32_t>(channel_block) * configs[Row].channels;
-    q.first_stripe = 2 * static_cast<int32_t>(rest);
-    q.present = smaller(2, p.stripes[q.kind] - q.first_stripe);
+    q.image = static_cast<int32_t>(p.row_pairs[q.kind].divide(rest));
+    q.first_tile = 2 * static_cast<int32_t>(rest);
+    q.present = smaller(2, p.row_tiles[q.kind] - q.first_tile);
     return q;
   }
 
   CONVT_DEVICE int32_t set(const Params& p) const { return block * p.h.stride + phase; }
   CONVT_DEVICE int32_t phase_rows(const Params& p) const { return p.phase_rows[kind]; }
-};
-
-struct Stripe {
-  int32_t image, row;  // of those of the phase the first one
-
+  // Of those of the phase the first one of a stripe.
   template <int Row>
-  CONVT_DEVICE static Stripe of(const Params& p, const Pair& pair, int32_t which) {
-    auto tile = static_cast<uint32_t>(pair.first_stripe + which);
-    const uint32_t image = p.row_tiles[pair.kind].divide(tile);
-    return {static_cast<int32_t>(image), static_cast<int32_t>(tile) * configs[Row].rows};
+  CONVT_DEVICE int32_t first_row(int32_t stripe) const {
+    return (first_tile + stripe) * configs[Row].rows;
   }
 };
 
@@ -60,7 +59,7 @@ struct Shared : gemm_scatter::Barriers {
   }
 };
 
-// By one lane: the patches of every tile, in the order in which warpgroups take them.
+// By one lane: the patches of every tile, or pair of tiles, in the order in which warpgroups take them.
 template <int Row>
 CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
   if (!device::elect()) return;
@@ -70,14 +69,13 @@ CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
     const Pair pair = Pair::of<Row>(p, number);
     const Phase phase = p.phases.of[pair.phase];
     const int32_t before = phase.top - (phase.count - 1) * p.h.input_step;
-    const int32_t rows = configs[Row].rows + (phase.count - 1) * p.h.input_step;
-    const Stripe stripes[] = {Stripe::of<Row>(p, pair, 0), Stripe::of<Row>(p, pair, 1)};
+    const int32_t rows = (p.shares ? 2 : 1) * configs[Row].rows + (phase.count - 1) * p.h.input_step;
+    const int32_t patches = p.shares ? 1 : pair.present;
 #pragma unroll 1
     for (int32_t step = 0; step < p.steps; ++step) {
 #pragma unroll 1
-      for (int32_t g = 0; g < pair.present; ++g) {
-        const int32_t image = g == 0 ? stripes[0].image : stripes[1].image;
-        const int32_t row = (g == 0 ? stripes[0].row : stripes[1].row) + before;
+      for (int32_t g = 0; g < patches; ++g) {
+        const int32_t row = pair.first_row<Row>(g) + before;
 #pragma unroll 1
         for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
           device::mbarrier_wait(shared.empty(ring.stage), ring.parity);
@@ -86,7 +84,8 @@ CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
           device::SharedAddress to = shared.stages(p) + static_cast<uint32_t>(ring.stage * p.stage_bytes);
 #pragma unroll 1
           for (int32_t r = 0; r < rows; ++r, to += static_cast<uint32_t>(p.patch_row_bytes)) {
-            const int32_t at[] = {step * segment, chunk * p.chunk_products * k_of_product, row + r, pair.group, image};
+            const int32_t at[] = {step * segment, chunk * p.chunk_products * k_of_product, row + r, pair.group,
+                                  pair.image};
             device::box_load(to, p.x_map, at, full);
           }
           ring.advance(p.stages);
@@ -102,7 +101,7 @@ CONVT_DEVICE void copy_patches(const Params& p, const Shared<Row>& shared) {
 template <class Scalar, int Row>
 CONVT_DEVICE void bring_weights(const Params& p, const Shared<Row>& shared, const Pair& set, int32_t thread) {
   constexpr Config config = configs[Row];
-  constexpr int taps = config.taps, channels = config.channels, together = taps > 4 ? 2 : 4;
+  constexpr int taps = config.taps, channels = config.channels, together = 4;
   const Phase phase = p.phases.of[set.phase];
   const auto* const w = static_cast<const Scalar*>(p.w) +
                         (static_cast<int64_t>(set.group) * p.channels * p.w_in_stride + set.channel * p.w_out_stride);
@@ -161,12 +160,12 @@ struct Place {
   int32_t channels_there, rows_there;  // from those on
 
   template <int Row>
-  CONVT_DEVICE static Place of(const Params& p, const Pair& set, const Stripe& stripe, int32_t warp) {
-    const int32_t of_group = set.channel + warp * (configs[Row].channels / 4);
+  CONVT_DEVICE static Place of(const Params& p, const Pair& pair, int32_t stripe, int32_t warp) {
+    const int32_t of_group = pair.channel + warp * (configs[Row].channels / 4), row = pair.first_row<Row>(stripe);
     Place q;
-    q.image = stripe.image, q.channel = set.group * p.out_channels + of_group;
-    q.row = stripe.row * p.h.stride + set.phase;
-    q.channels_there = p.out_channels - of_group, q.rows_there = set.phase_rows(p) - stripe.row;
+    q.image = pair.image, q.channel = pair.group * p.out_channels + of_group;
+    q.row = row * p.h.stride + pair.phase;
+    q.channels_there = p.out_channels - of_group, q.rows_there = pair.phase_rows(p) - row;
     q.first = reinterpret_cast<uint64_t>(p.y) +
               2 * static_cast<uint64_t>(q.image * p.y_batch_stride + q.channel * p.y_channel_stride +
                                         q.row * p.y_row_stride - p.w_axis.padding);
@@ -198,8 +197,8 @@ struct Place {
   }
 };
 
-// Elements from the multiple of 16 bytes before a row's first element. The last one of an odd number does not count
-// where the row is staged, in words: who reads it shifts it.
+// Elements from the multiple of 16 bytes before a row's first element. Where the row is staged, an odd one does not
+// count: who reads the row shifts it.
 CONVT_DEVICE int32_t misalignment(uint64_t place) { return static_cast<int32_t>(place >> 1 & 7); }
 
 // What a warp stages of a tile and writes to y: rows of 8 channels, of each of which 4 lanes have 64 columns of x, then
@@ -208,8 +207,9 @@ template <class Scalar, int Row>
 struct Staged {
   static constexpr Config config = configs[Row];
   static constexpr int32_t width = segment * config.stride, pitch = staged_pitch(config), vectors = width / 8,
-                           together = 32 / vectors, rows = staged_rows(config);
-  static_assert(vectors <= 32 && rows / together <= 16 && 2 * rows / 8 <= 32);
+                           together = 32 / vectors, rows = staged_rows(config), unit = unit_of(config),
+                           first_byte = 2 * before(config);
+  static_assert(vectors <= 32 && rows / together <= 16 && rows / 8 <= 16);
 
   device::SharedAddress staged, carries, kept, lanes;
 
@@ -223,43 +223,61 @@ struct Staged {
     return staged + static_cast<uint32_t>(number * pitch);
   }
 
+  // Whose rows are staged where: of the warp's channels and of the tile's rows.
+  struct Which {
+    int32_t channel, row;
+  };
+  CONVT_DEVICE static Which which(int32_t number) {
+    return {number / (8 * config.rows) * 8 + number % 8, number / 8 % config.rows};
+  }
+
   // A lane writes the vector of the same number of every `together`-th row.
   struct Mine {
-    uint64_t first;             // the vector of its first row, at the row's misalignment
-    uint32_t odd_there, words;  // of each of its rows: the misalignment's last bit, and 16 bits higher whether y has
-                                // it; and of rows that it stages, 2 bits each, words of misalignment
+    uint64_t first;      // the vector of its first row, at the misalignment of the row
+    uint32_t odd_there;  // of each of its rows: the misalignment's last bit, and 16 bits higher whether y has it
+    // Of rows that it stages, 2 bits each, words of misalignment to a unit; 16 bits higher, of its rows, whether it is
+    // a unit of 8 bytes more.
+    uint32_t words_units;
   };
+  // Of what all lanes have, so many bytes each, behind so many of each lane's.
+  CONVT_DEVICE device::SharedAddress of_lane(int32_t lane, int32_t behind_bytes, int32_t bytes) const {
+    return lanes + static_cast<uint32_t>(32 * behind_bytes + bytes * lane);
+  }
   CONVT_DEVICE Mine mine(int32_t lane) const {
-    const uint4 v = device::load_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane));
-    return {static_cast<uint64_t>(v.y) << 32 | v.x, v.z, v.w};
+    const uint2 first = device::load_shared_8(of_lane(lane, 0, 8));
+    return {static_cast<uint64_t>(first.y) << 32 | first.x, device::load_shared_4(of_lane(lane, 8, 4)),
+            device::load_shared_4(of_lane(lane, 12, 4))};
   }
 
   // Whether a row may begin at an odd element.
   CONVT_DEVICE bool begin(const Params& p, const Place& place, int32_t lane) const {
     if (lane == 0) place.keep(kept);
-    const int32_t of_lane = lane / vectors;
-    const uint64_t first = place.at(p, of_lane, 0) + 16 * static_cast<uint64_t>(lane % vectors);
+    const int32_t lane_row = lane / vectors;
+    const uint64_t first = place.at(p, lane_row, 0) + 16 * static_cast<uint64_t>(lane % vectors);
     // Elements of y, of which the last bits alone are asked for.
     const auto origin = static_cast<uint32_t>(place.first >> 1), of_channel = static_cast<uint32_t>(p.y_channel_stride),
                of_row = static_cast<uint32_t>(p.h.stride) * static_cast<uint32_t>(p.y_row_stride);
-    uint32_t odd_there = 0, words = 0;
+    uint32_t odd_there = 0, words_units = 0;
 #pragma unroll
     for (int n = 0; n < rows / together; ++n) {
-      const int number = n * together, channel = number / (8 * config.rows) * 8 + number % 8,
-                r = number / 8 % config.rows;
-      const uint32_t at = origin + static_cast<uint32_t>(channel + of_lane) * of_channel + r * of_row;
-      odd_there |= (at & 1) << n | (place.there(channel + of_lane, r) ? 0x10000u : 0u) << n;
+      const auto [channel, r] = which(n * together);
+      const uint32_t at =
+          origin + static_cast<uint32_t>(channel + lane_row) * of_channel + static_cast<uint32_t>(r) * of_row;
+      odd_there |= (at & 1) << n | (place.there(channel + lane_row, r) ? 0x10000u : 0u) << n;
+      if (unit == 4) words_units |= (at >> 2 & 1) << (16 + n);
     }
 #pragma unroll
     for (int n = 0; n < rows / 8; ++n) {
-      const uint32_t at = origin + static_cast<uint32_t>(n / config.rows * 8 + lane / 4) * of_channel +
-                          static_cast<uint32_t>(n % config.rows) * of_row;
-      words |= (at >> 1 & 3) << 2 * n;
+      const auto [channel, r] = which(8 * n);
+      const uint32_t at =
+          origin + static_cast<uint32_t>(channel + lane / 4) * of_channel + static_cast<uint32_t>(r) * of_row;
+      words_units |= (at >> 1 & (unit / 2 - 1)) << 2 * n;
     }
-    device::store_shared_16(lanes + static_cast<uint32_t>(lane_bytes * lane), static_cast<uint32_t>(first),
-                            static_cast<uint32_t>(first >> 32), odd_there, words);
+    device::store_shared_8(of_lane(lane, 0, 8), static_cast<uint32_t>(first), static_cast<uint32_t>(first >> 32));
+    device::store_shared_4(of_lane(lane, 8, 4), __uint_as_float(odd_there));
+    device::store_shared_4(of_lane(lane, 12, 4), __uint_as_float(words_units));
 #pragma unroll
-    for (int n = 0; n < rows / 8; ++n) {
+    for (int n = 0; n < rows / 8 && !config.carries_in_registers(); ++n) {
 #pragma unroll
       for (int t = config.stride; t < config.taps; ++t) {
         if (lane % 4 == 3) device::store_shared_4(carried(n, t, lane), 0);
@@ -271,7 +289,7 @@ struct Staged {
 
   // Where the lane's row n of all that it stages has its first element, rounded down to a word.
   CONVT_DEVICE device::SharedAddress to_stage(int32_t n, int32_t lane, uint32_t words) const {
-    return row(8 * n + lane / 4) + 2 * before + 4 * (words >> 2 * n & 3);
+    return row(8 * n + lane / 4) + first_byte + 4 * (words >> 2 * n & (unit / 2 - 1));
   }
 
   // Of its row n and the tap t: what the last lane of each four has for the next columns.
@@ -279,11 +297,17 @@ struct Staged {
     return carries + static_cast<uint32_t>(4 * (((t - config.stride) * (rows / 8) + n) * 8 + lane / 4));
   }
 
-  // 16 bytes of y, the vector `v` from the multiple before a row's beginning on.
+  // 16 bytes of y; of units of 8 bytes the second one is read first if `swaps`.
   template <bool may_be_odd>
-  CONVT_DEVICE static void load_vector(device::SharedAddress from, bool odd, uint32_t (&to)[4]) {
-    const uint4 v = device::load_shared_16(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  CONVT_DEVICE static void load_vector(device::SharedAddress from, bool swaps, bool odd, uint32_t (&to)[4]) {
+    if constexpr (unit == 4) {
+      const uint32_t first = swaps ? 8 : 0;
+      const uint2 a = device::load_shared_8(from + first), b = device::load_shared_8(from + (8 - first));
+      to[0] = swaps ? b.x : a.x, to[1] = swaps ? b.y : a.y, to[2] = swaps ? a.x : b.x, to[3] = swaps ? a.y : b.y;
+    } else {
+      const uint4 v = device::load_shared_16(from);
+      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    }
     if constexpr (may_be_odd) {
       const uint32_t last = device::load_shared_4(from - 4), which = odd ? 0x5432 : 0x7654;
 #pragma unroll
@@ -300,7 +324,7 @@ struct Staged {
     constexpr int32_t count = rows / together,
                       at_once = config.channels == 32 || (config.stride == 1 && !may_be_odd) ? 8 : 4;
     const uint64_t first_vector = mine.first + static_cast<uint64_t>(bytes_before);
-    const device::SharedAddress from = row(lane / vectors) + static_cast<uint32_t>(2 * before + 16 * (lane % vectors));
+    const device::SharedAddress from = row(lane / vectors) + static_cast<uint32_t>(first_byte + 16 * (lane % vectors));
     const int32_t my_column = column + 8 * (lane % vectors);
     const auto whole_columns = static_cast<uint32_t>(larger(p.w_axis.out - 7, 0));
     // (Their multiples are not kept in registers beside the sums.)
@@ -312,23 +336,25 @@ struct Staged {
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
         if (first + i >= count) break;
-        load_vector<may_be_odd>(from + static_cast<uint32_t>((first + i) * together * pitch),
+        // Of each 16 lanes, 8 read the banks that the others do not.
+        const uint32_t unit_more = unit == 4 ? mine.words_units >> (16 + first + i) & 1 : 0;
+        load_vector<may_be_odd>(from + static_cast<uint32_t>((first + i) * together * pitch) - 8 * unit_more,
+                                unit_more != static_cast<uint32_t>(lane / 8 & 1),
                                 (mine.odd_there >> (first + i) & 1) != 0, v[i]);
       }
       if (all_whole && first + at_once >= count) {
         __syncwarp();
-        keep(lane);
+        keep<may_be_odd>(lane);
       }
 #pragma unroll
       for (int i = 0; i < at_once; ++i) {
-        const int n = first + i, number = n * together;
+        const int n = first + i;
         if (n >= count) break;
-        const uint64_t to =
-            first_vector + static_cast<uint64_t>((number / (8 * config.rows) * 8 + number % 8) * of_channel +
-                                                 number / 8 % config.rows * of_row);
+        const auto [channel, r] = which(n * together);
+        const uint64_t to = first_vector + static_cast<uint64_t>(channel * of_channel + r * of_row);
         bool whole = (mine.odd_there >> (16 + n) & 1) != 0;
         if (!all_whole) whole = whole && static_cast<uint32_t>(my_column - misalignment(to)) < whole_columns;
-        device::store_global_16_if(whole, reinterpret_cast<void*>(to & ~uint64_t{15}), v[i], p.y_policy);
+        store_words_if(whole, reinterpret_cast<void*>(to & ~uint64_t{15}), v[i], p.y_policy);
       }
     }
   }
@@ -338,7 +364,7 @@ struct Staged {
     const Place place = Place::kept(kept);
 #pragma unroll 1
     for (int32_t number = lane; number < rows; number += 32) {
-      const int32_t channel = number / (8 * config.rows) * 8 + number % 8, r = number / 8 % config.rows;
+      const auto [channel, r] = which(number);
       if (!place.there(channel, r)) continue;
       const uint64_t first = place.at(p, channel, r) + static_cast<uint64_t>(bytes_before);
       const int32_t misaligned = misalignment(first);
@@ -347,23 +373,24 @@ struct Staged {
       const int32_t begin = misaligned - column, end = begin + p.w_axis.out;
       const int32_t of_begin = begin >> 3, of_end = end >> 3;
       const bool in_last = last && of_end >= vectors;
-      const int32_t which[] = {of_begin, in_last ? vectors : of_end, vectors + 1};
+      const int32_t vector[] = {of_begin, in_last ? vectors : of_end, vectors + 1};
       const bool has_begin = (begin & 7) != 0 && of_begin >= 0 && of_begin < vectors,
                  has_end = (end & 7) != 0 && of_end >= 0 && of_end < vectors && !(has_begin && of_end == of_begin);
       const bool writes[] = {has_begin, in_last || has_end, in_last && of_end > vectors};
       uint32_t w[3][4];
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
-        const int32_t v = writes[i] ? which[i] : 0;
-        load_vector<true>(row(number) + static_cast<uint32_t>(2 * (8 * v + before)), (misaligned & 1) != 0, w[i]);
+        const int32_t v = writes[i] ? vector[i] : 0;
+        load_vector<true>(row(number) + static_cast<uint32_t>(first_byte + 16 * v - 2 * (misaligned & (8 - unit))),
+                          false, (misaligned & 1) != 0, w[i]);
       }
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
         if (!writes[i]) continue;
-        auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(which[i]));
+        auto* const to = reinterpret_cast<uint16_t*>((first & ~uint64_t{15}) + 16 * static_cast<uint64_t>(vector[i]));
 #pragma unroll
         for (int32_t e = 0; e < 8; ++e) {
-          if (8 * which[i] + e >= begin && 8 * which[i] + e < end) {
+          if (8 * vector[i] + e >= begin && 8 * vector[i] + e < end) {
             to[e] = static_cast<uint16_t>(w[i][e / 2] >> 16 * (e % 2));
           }
         }
@@ -375,7 +402,7 @@ struct Staged {
   CONVT_DEVICE void repair(const Params& p, int32_t lane) const {
 #pragma unroll 1
     for (int32_t number = lane; number < rows; number += 32) {
-      const int32_t of_channel = number / (8 * config.rows) * 8 + number % 8, of_row = number / 8 % config.rows;
+      const auto [of_channel, of_row] = which(number);
       uint64_t y = 0;
       {
         const Place place = Place::kept(kept);
@@ -404,13 +431,18 @@ struct Staged {
   }
 
   // What has no whole vector stays for the next columns.
+  template <bool may_be_odd>
   CONVT_DEVICE void keep(int32_t lane) const {
+    constexpr int32_t at = 16;  // the row's second vector, and of an odd row the word before it
 #pragma unroll
     for (int32_t first = 0; first < rows; first += 32) {
       if (first + lane >= rows) break;
       const device::SharedAddress to = row(first + lane);
-      const uint4 a = device::load_shared_16(to + 2 * width), b = device::load_shared_16(to + 2 * width + 16);
-      device::store_shared_16(to, a.x, a.y, a.z, a.w), device::store_shared_16(to + 16, b.x, b.y, b.z, b.w);
+      const uint4 v = device::load_shared_16(to + 2 * width + at);
+      if constexpr (may_be_odd) {
+        device::store_shared_4(to + at - 4, __uint_as_float(device::load_shared_4(to + 2 * width + at - 4)));
+      }
+      device::store_shared_16(to + at, v.x, v.y, v.z, v.w);
     }
   }
 };
@@ -451,18 +483,24 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       for (int32_t step = 0; step < p.steps; ++step, turn ^= 1) {
         device::mbarrier_wait(shared.order(group), turn);
         __syncwarp();
+        if (p.shares) device::mbarrier_arrive_if(shared.empty(ring.stage), lane == 0);
         device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
         ring.advance_by(p.chunks, p.stages);
       }
       continue;
     }
     device::forget(lane);
-    const bool may_be_odd = out.begin(p, Place::of<Row>(p, pair, Stripe::of<Row>(p, pair, group), warp), lane);
+    const bool may_be_odd = out.begin(p, Place::of<Row>(p, pair, group, warp), lane);
     uint32_t any_nan = 0;
+    float carries[halves * rows][taps - stride] = {};  // of the last lane of each four
+    const float minus_zero =
+        config.carries_in_registers()
+            ? __uint_as_float(static_cast<uint32_t>(device::opaque(std::numeric_limits<int32_t>::min())))
+            : 0.0f;
 #pragma unroll 1
     for (int32_t step = 0; step < p.steps; ++step) {
       float sums[blocks][columns / 2];
-      if (group == 1) ring.advance_by(p.chunks, p.stages);
+      if (group == 1 && !p.shares) ring.advance_by(p.chunks, p.stages);
       device::mbarrier_wait(shared.order(group), turn);
       turn ^= 1;
       int32_t used = -1;
@@ -472,9 +510,8 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
         device::mbarrier_wait(shared.full(ring.stage), ring.parity);
         const int32_t products = smaller(p.chunk_products, p.products - chunk * p.chunk_products);
         auto a_at = static_cast<uint32_t>(chunk * p.chunk_products * blocks * product_bytes) / 16;
-        auto b_at =
-            static_cast<uint32_t>(ring.stage * p.stage_bytes + (phase.count - 1) * p.h.input_step * p.patch_row_bytes) /
-            16;
+        const int32_t first_row = (phase.count - 1) * p.h.input_step + (group == 1 && p.shares ? rows : 0);
+        auto b_at = static_cast<uint32_t>(ring.stage * p.stage_bytes + first_row * p.patch_row_bytes) / 16;
         // From a product of a tap to the next, and from a tap's last one to the next tap's first.
         constexpr uint32_t a_of_product = blocks * product_bytes / 16, b_of_product = product_bytes / 16;
         const uint32_t a_of_tap = static_cast<uint32_t>(p.products - products + 1) * a_of_product;
@@ -506,7 +543,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       device::mbarrier_arrive_if(shared.order(group ^ 1), lane == 0);
       device::wgmma_wait<0>();
       device::mbarrier_arrive_if(shared.empty(used), lane == 0);
-      if (group == 0 && present == 2) ring.advance_by(p.chunks, p.stages);
+      if (group == 0 && present == 2 && !p.shares) ring.advance_by(p.chunks, p.stages);
 #pragma unroll
       for (int b = 0; b < blocks; ++b) device::wgmma_results(sums[b]);
       // (What follows from it is not kept in registers beside the sums.)
@@ -519,7 +556,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
       // Horner's scheme: of taps that are a stride apart, the further one's sums are those of the column before.
       const int32_t left = lane - quad + (quad + 3) % 4;
       const bool last = step == p.steps - 1;
-      const uint32_t words = out.mine(lane).words;
+      const uint32_t words = out.mine(lane).words_units;
 #pragma unroll
       for (int half = 0; half < halves; ++half) {
         const float bias = __uint_as_float(device::load_shared_4(
@@ -528,16 +565,26 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
         for (int r = 0; r < rows; ++r) {
 #pragma unroll
           for (int t = taps - 1; t >= stride; --t) {
+            float& carry = carries[half * rows + r][t - stride];
             const device::SharedAddress carried = out.carried(half * rows + r, t, lane);
             float before_all = 0;
-            if (quad == 3) before_all = __uint_as_float(device::load_shared_4(carried));
+            if constexpr (config.carries_in_registers()) {
+              before_all = carry;
+            } else {
+              if (quad == 3) before_all = __uint_as_float(device::load_shared_4(carried));
+            }
 #pragma unroll
             for (int j = 8 * r; j < 8 * r + 8; ++j) {
               const float before_8 = j % 8 == 0 ? before_all : at(t, half, j % 8 == 0 ? j : j - 1, 1);
               const float got = device::shuffle(quad == 3 ? before_8 : at(t, half, j, 1), left);
               at(t - stride, half, j, 0) += got, at(t - stride, half, j, 1) += at(t, half, j, 0);
             }
-            if (quad == 3) device::store_shared_4(carried, at(t, half, 8 * r + 7, 1));
+            if constexpr (config.carries_in_registers()) {
+              // (A sum of its own: the same register would be read while the next tile's sums are made.)
+              carry = at(t, half, 8 * r + 7, 1) + minus_zero;
+            } else {
+              if (quad == 3) device::store_shared_4(carried, at(t, half, 8 * r + 7, 1));
+            }
           }
           const device::SharedAddress row = out.to_stage(half * rows + r, lane, words),
                                       to = row + static_cast<uint32_t>(4 * stride * quad);
@@ -560,7 +607,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
               return i < taps - stride ? at(i < taps - stride ? i + stride : 0, half, 8 * r + 7, 1) : 0.0f;
             };
 #pragma unroll
-            for (int i = 0; i < before; i += 2) {
+            for (int i = 0; i < most_behind; i += 2) {
               stage(row + static_cast<uint32_t>(2 * (segment * stride + i)), of_last(i), of_last(i + 1));
             }
           }
@@ -577,7 +624,7 @@ CONVT_DEVICE void consume(const Params& p, const Shared<Row>& shared) {
         out.template write_vectors<false, true>(p, mine, column, bytes_before, lane);
         out.write_ends(p, column, bytes_before, last, lane);
         __syncwarp();
-        if (!last) out.keep(lane);
+        if (!last) out.template keep<true>(lane);
       }
       __syncwarp();
     }
@@ -599,7 +646,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_fold_rows_sm90_kernel(const _
     if (thread >= consumers + 32) return;
     if (thread == consumers) {
       device::prefetch_tensor_map(p.x_map);
-      shared.template init<most_stages>(group_threads / 32);
+      shared.template init<most_stages>((p.shares ? consumers : group_threads) / 32);
     }
     __syncwarp();
     device::named_barrier_arrive(start_barrier, consumers + 32);

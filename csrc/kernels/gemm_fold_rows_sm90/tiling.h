@@ -15,6 +15,7 @@ struct Tiling {
   int64_t products = 0;              // of 16 channels, in all
   int64_t steps = 0;                 // tiles of a stripe
   int64_t patch_rows = 0, taps = 0;  // of the phase that has most
+  bool shares = false;               // both stripes of a pair have one patch
   int64_t weight_bytes = 0, stage_bytes = 0, stages = 0;
   int64_t block_pairs = 0, pairs = 0;  // of stripes: of all phases of a block of channels, and in all
 
@@ -22,16 +23,16 @@ struct Tiling {
   bool fits() const { return stages >= 2; }
 };
 
-// Of a phase of the rows: y's rows, tiles of them in an image, and stripes, which two warpgroups take in pairs. The
-// first phases may have a row more than the others.
+// Of a phase of the rows: y's rows, tiles of them in an image, which are stripes, and pairs of stripes, one for each
+// warpgroup, in an image and in all. The first phases may have a row more than the others.
 struct PhaseTiling {
-  int64_t rows, row_tiles, stripes, pairs;
+  int64_t rows, row_tiles, row_pairs, pairs;
 
   PhaseTiling(const Config& c, const Problem& p, bool more)
       : rows(p.out_h / p.stride_h + (more ? 1 : 0)),
         row_tiles(ceil_div<int64_t>(rows, c.rows)),
-        stripes(checked_mul(p.batch, row_tiles)),
-        pairs(ceil_div<int64_t>(stripes, 2)) {}
+        row_pairs(ceil_div<int64_t>(row_tiles, 2)),
+        pairs(checked_mul(p.batch, row_pairs)) {}
 };
 inline int64_t phases_with_more(const Problem& p) { return p.out_h % p.stride_h; }
 
@@ -47,21 +48,27 @@ inline Tiling make_tiling(const Config& c, const Problem& p) {
   t.block_pairs =
       checked_mul(more, PhaseTiling(c, p, true).pairs) + checked_mul(p.stride_h - more, PhaseTiling(c, p, false).pairs);
   t.pairs = checked_mul(t.block_pairs, p.groups * t.channel_blocks);
-  t.patch_rows = c.rows + std::max<int64_t>(t.taps - 1, 0) * h.input_step;
   t.products = ceil_div<int64_t>(p.in_channels_per_group(), k_of_product);
   t.steps = ceil_div<int64_t>(p.in_w, segment);
   t.weight_bytes = t.taps * t.products * c.blocks() * product_bytes;
   const int64_t room = shared_bytes_limit - weights_at(c) - t.weight_bytes;
-  // Patches of as many channels as let three be there, or else two.
+  const int64_t halo = std::max<int64_t>(t.taps - 1, 0) * h.input_step;
+  const auto fits = [&](int64_t stripes, int64_t chunks, int64_t least) {
+    t.shares = stripes == 2;
+    t.patch_rows = stripes * c.rows + halo;
+    t.chunk = ceil_div<int64_t>(t.products, chunks) * k_of_product;
+    t.chunks = ceil_div<int64_t>(t.products * k_of_product, t.chunk);
+    t.stage_bytes = t.patch_rows * t.chunk * row_bytes;
+    t.stages = std::min<int64_t>(most_stages, room / t.stage_bytes);
+    return t.chunk <= tensor_map_most_box && t.stages >= least;
+  };
+  // Patches of all channels for both stripes of a pair, if that reads a quarter less; otherwise one for each, of as
+  // many channels as let three be there, or else two. (Of several chunks the second stripe would need the first ones
+  // when the first stripe has left no room for them.)
+  if (halo >= c.rows && fits(2, 1, 2)) return t;
   for (const int64_t least : {3, 2}) {
-    for (t.chunks = 1; t.chunks <= t.products; ++t.chunks) {
-      t.chunk = ceil_div<int64_t>(t.products, t.chunks) * k_of_product;
-      t.stage_bytes = t.patch_rows * t.chunk * row_bytes;
-      t.stages = std::min<int64_t>(most_stages, room / t.stage_bytes);
-      if (t.chunk <= tensor_map_most_box && t.stages >= least) {
-        t.chunks = ceil_div<int64_t>(t.products * k_of_product, t.chunk);
-        return t;
-      }
+    for (int64_t chunks = 1; chunks <= t.products; ++chunks) {
+      if (fits(1, chunks, least)) return t;
     }
   }
   t.stages = 0;

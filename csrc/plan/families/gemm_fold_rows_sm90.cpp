@@ -12,7 +12,7 @@ namespace family = gemm_fold_rows_sm90;
 
 // Why no configuration of the family takes the problem; empty if one may.
 std::string refusal(const Problem& p, const DeviceInfo& device) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (p.dtype != DataType::float16 && p.dtype != DataType::bfloat16) return std::string("has no ") + name(p.dtype);
   if (const std::string reason = hopper_refusal(device); !reason.empty()) return reason;
   if (std::string reason = image_refusal(p); !reason.empty()) return reason;

@@ -10,7 +10,7 @@ namespace convt {
 
 // Why no such family takes the problem; empty if one may. `has_type`: whether the family has the problem's.
 inline std::string gemm_scatter_refusal(const Problem& p, const DeviceInfo& device, bool has_type) {
-  if (p.operation != Operation::forward) return std::string("computes forward, not ") + name(p.operation);
+  if (std::string reason = forward_refusal(p); !reason.empty()) return reason;
   if (!has_type) return std::string("has no ") + name(p.dtype);
   if (p.strict_float32()) return "computes float32 in TF32";
   const auto apart = [](int64_t in, int64_t out, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation) {
