@@ -180,7 +180,7 @@ struct WarpRows {
   WarpRows(int32_t row, const Problem& p) : config(configs[row]), problem(p) {}
   warp_rows::Tiling tiling(const Cut& cut) const { return warp_rows::tiling(config, problem, cut); }
   int64_t grid(const warp_rows::Tiling& t) const { return blocks(t, problem); }
-  static int32_t block(const warp_rows::Tiling&) { return warp_rows::block; }
+  int32_t block(const warp_rows::Tiling& t) const { return warp_rows::block_threads(config, t); }
   double seconds(const warp_rows::Tiling& t) const { return warp_rows::seconds(t, config, problem, work, {}); }
   std::vector<Cut> cuts() const {
     const Problem& p = problem;
@@ -188,15 +188,23 @@ struct WarpRows {
     const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
     const warp_rows::Tiling one = warp_rows::tiling(config, p, {1, 1, 1, 1, 1});
     const int32_t most_tiles = warp_rows::is_last(p) ? std::min(warp_rows::warps, 2 * one.tile_blocks - 1) : 1;
-    if (config.whole) {
+    if (config.whole()) {
       const std::vector<Cut> tried = warp_rows::cuts_of_rows(config, p);
       result.insert(result.end(), tried.begin(), tried.end());
     }
+    if (config.sectors()) {
+      for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
+        for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
+          result.push_back({one.strips, rows, 1, 0, of_warp});
+        }
+      }
+      return result;
+    }
     for (int32_t tiles = 1; tiles <= most_tiles; tiles *= 2) {
-      for (int32_t strips = config.whole ? result[0][0] : 1;
+      for (int32_t strips = config.whole() ? result[0][0] : 1;
            strips <= warp_rows::warps / tiles && strips < 2 * one.strips; strips *= 2) {
         for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
-          if (config.whole) {
+          if (config.whole()) {
             for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
               for (int32_t buffers = 1; buffers <= warp_rows::most_row_buffers; ++buffers) {
                 result.push_back({strips, rows, tiles, buffers, of_warp});

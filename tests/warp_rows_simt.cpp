@@ -12,7 +12,8 @@
 namespace convt {
 namespace {
 
-int together = 0, narrow = 0, odd = 0, bare = 0, several = 0, last = 0, meeting = 0, whole = 0, begun = 0, two = 0;
+int together = 0, narrow = 0, odd = 0, bare = 0, several = 0, last = 0, meeting = 0, whole = 0, begun = 0, two = 0,
+    sectors = 0, meeting_strips = 0;
 
 Problem random_problem(int64_t stride_w, const warp_rows::Config& config) {
   const int64_t most_channels = config.steps * warp_rows::step_channels;
@@ -49,7 +50,7 @@ bool run() {
     Problem p = random_problem(Stride, config);
     p.dtype = data_type<Scalar>, p.precision = Strict || sizeof(Scalar) == 2 ? Precision::ieee : Precision::tf32;
     lay_out(p);
-    if (!config.whole && pick(0, 1) == 0) {
+    if (config.writes == warp_rows::Writes::pieces && pick(0, 1) == 0) {
       p.x_strides = channels_last(p.x_sizes());
       p.y_strides = pick(0, 7) == 0 ? dense(p.y_sizes()) : channels_last(p.y_sizes());
       // Channels of a larger tensor, rows and images that are the same.
@@ -73,11 +74,10 @@ bool run() {
     if (pick(0, 2) != 0) {
       // As other problems are cut.
       const int tile_bits = warp_rows::is_last(p) ? static_cast<int>(pick(0, 3)) : 0;
-      const int32_t strips = config.whole ? chosen.cut[0] : 1 << pick(0, 3 - tile_bits);
+      const int32_t strips = config.writes == warp_rows::Writes::pieces ? 1 << pick(0, 3 - tile_bits) : chosen.cut[0];
       plan->cut = {strips, static_cast<int32_t>(pick(1, 5)), 1 << tile_bits};
-      if (config.whole)
-        plan->cut[3] = static_cast<int32_t>(pick(1, warp_rows::most_row_buffers)),
-        plan->cut[4] = static_cast<int32_t>(pick(1, 2));
+      if (config.whole()) plan->cut[3] = static_cast<int32_t>(pick(1, warp_rows::most_row_buffers));
+      if (warp_rows::has_two_tiles(config.writes)) plan->cut[4] = static_cast<int32_t>(pick(1, 2));
       constexpr int64_t most_shared_bytes = 227 << 10;
       if (warp_rows::tiling(config, p, plan->cut).shared_bytes > most_shared_bytes) plan = chosen;
     }
@@ -86,21 +86,21 @@ bool run() {
     bare += busy_phases(phases(p.axis_h()), p.stride_h) < p.stride_h;
     const warp_rows::Params params =
         warp_rows::make_params(*plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
-    whole += config.whole, begun += config.whole && !params.whole_sectors, two += config.whole && t.warp_tiles > 1;
+    whole += config.whole(), begun += config.whole() && !params.whole_sectors, two += t.warp_tiles > 1;
+    sectors += config.sectors(), meeting_strips += config.sectors() && t.strips > 1;
     if (params.last) {
       ++last, meeting += params.store_width * sizeof(Scalar) == 16;
     } else {
       narrow += params.store_width * sizeof(Scalar) < 16, odd += !params.aligned;
     }
-    simt::launch(dim3(static_cast<unsigned>(warp_rows::blocks(t, p))), warp_rows::block,
-                 static_cast<size_t>(t.shared_bytes), [&] {
-                   constexpr warp_rows::Writes rows =
-                       config.whole ? warp_rows::Writes::rows : warp_rows::Writes::pieces;
+    simt::launch(dim3(static_cast<unsigned>(warp_rows::blocks(t, p))),
+                 static_cast<unsigned>(warp_rows::block_threads(config, t)), static_cast<size_t>(t.shared_bytes), [&] {
+                   constexpr warp_rows::Writes rows = config.writes;
                    const auto launched = [&]<bool Aligned, warp_rows::Writes writes>() {
                      warp_rows::warp_rows_kernel<Scalar, Strict, Stride, config.rows, config.columns, config.steps,
                                                  Aligned, writes>(params);
                    };
-                   if constexpr (!config.whole) {
+                   if constexpr (rows == warp_rows::Writes::pieces) {
                      if (params.last) return launched.template operator()<true, warp_rows::Writes::pixels>();
                    }
                    if constexpr (sizeof(Scalar) == 2) {
@@ -137,8 +137,9 @@ int main(int argc, char** argv) {
   std::printf(
       "%d with strips side by side, %d whose rows are not whole vectors, %d whose rows of x begin within words, "
       "%d with rows without taps, %d of several strips, %d in channels_last, %d of them by 16 bytes, "
-      "%d with whole rows, %d of which share sectors, %d with two tiles a warp\n",
+      "%d with whole rows, %d of which share sectors, %d with two tiles a warp, "
+      "%d in whole sectors, %d of them of several strips\n",
       convt::together, convt::narrow, convt::odd, convt::bare, convt::several, convt::last, convt::meeting,
-      convt::whole, convt::begun, convt::two);
+      convt::whole, convt::begun, convt::two, convt::sectors, convt::meeting_strips);
   return status;
 }

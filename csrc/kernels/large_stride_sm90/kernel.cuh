@@ -104,10 +104,29 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   const int32_t first_row = task.first_row, group_thread = thread % group_threads;
   const bool is_stager = warpgroup == block / group_threads - 1;
   constexpr int inputs_barrier = 1, stagers_barrier = 2;
+  const Scalar* const x = large_stride::inputs_of<Scalar>(p, task);
+  const int32_t x_row = p.first_q_h + first_row - (p.taps_h - 1), x_column = p.first_q_w - (p.taps_w - 1);  // the first
+  // As they are, rows of all channels, if the copy engine can.
+  const int32_t copied_row = larger(x_row, 0),
+                copied = (smaller(x_row + p.rows + p.taps_h - 1, p.h.in) - copied_row) * p.w_axis.in;  // of a channel
+  const device::SharedAddress copy_barrier = device::shared_address(of_steps + table_words(steps)),
+                              copy = copy_barrier + barrier_bytes;
+  if (p.copies_x && is_stager && group_thread < 32) {
+    if (lane == 0) {
+      device::mbarrier_init(copy_barrier, 1);
+      device::mbarrier_init_fence();
+      device::mbarrier_arrive_expect(copy_barrier, static_cast<uint32_t>(larger(copied, 0) * p.channels * size));
+    }
+    __syncwarp();
+    for (int32_t c = lane; c < p.channels && copied > 0; c += 32) {
+      device::bulk_load(copy + static_cast<uint32_t>(c * copied * size),
+                        x + (c * p.x_channel_stride + copied_row * p.x_row_stride),
+                        static_cast<uint32_t>(copied * size), copy_barrier);
+    }
+  }
 
   // Inputs, some units of channels of a pixel at a time: loads that do not wait for each other.
   constexpr int at_once = inputs_at_once / unit;
-  const Scalar* const x = large_stride::inputs_of<Scalar>(p, task);
   const int32_t pixel_units = p.planes * p.plane_pixels;
   // Blocks begin with different ones: all of them at the same lines of L2 would wait for each other.
   const auto begin =
@@ -116,39 +135,47 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
     n += begin;
     return n < pixel_units ? n : n - pixel_units;
   };
+  struct Pixel {
+    int32_t channel, row, column;
+    bool exists;
+  };
+  const auto pixel_of = [&](int32_t number) -> Pixel {
+    auto column = static_cast<uint32_t>(number);
+    const int32_t first = static_cast<int32_t>(p.by_pixels.divide(column)) * unit,
+                  row = static_cast<int32_t>(p.in_columns.divide(column)) + x_row,
+                  last = static_cast<int32_t>(column) + x_column;
+    return {first, row, last,
+            static_cast<uint32_t>(row) < static_cast<uint32_t>(p.h.in) &&
+                static_cast<uint32_t>(last) < static_cast<uint32_t>(p.w_axis.in)};
+  };
   const auto load_inputs = [&](int32_t first, uint32_t (&v)[at_once][unit]) {
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
-      const int32_t number = number_of(first + i * group_threads);
-      auto column = static_cast<uint32_t>(number);
-      const int32_t plane = static_cast<int32_t>(p.by_pixels.divide(column)), channel = plane * unit,
-                    in_row =
-                        static_cast<int32_t>(p.in_columns.divide(column)) + p.first_q_h + first_row - (p.taps_h - 1),
-                    in_column = static_cast<int32_t>(column) + p.first_q_w - (p.taps_w - 1);
-      const bool exists = first + i * group_threads < pixel_units &&
-                          static_cast<uint32_t>(in_row) < static_cast<uint32_t>(p.h.in) &&
-                          static_cast<uint32_t>(in_column) < static_cast<uint32_t>(p.w_axis.in);
-      const Scalar* from = x + (channel * p.x_channel_stride + in_row * p.x_row_stride + in_column * p.x_column_stride);
+      const Pixel at = pixel_of(number_of(first + i * group_threads));
+      const bool exists = at.exists && first + i * group_threads < pixel_units;
+      const Scalar* from = x + (at.channel * p.x_channel_stride + at.row * p.x_row_stride +
+                                at.column * p.x_column_stride);
 #pragma unroll
       for (int c = 0; c < unit; ++c, from += p.x_channel_stride) {
-        load_if<size>(exists && channel + c < p.channels, from, &v[i][c]);
+        load_if<size>(exists && at.channel + c < p.channels, from, &v[i][c]);
       }
+    }
+  };
+  const auto store_unit = [&](int32_t number, uint32_t (&v)[unit]) {
+    const device::SharedAddress to = device::shared_address(shared) + static_cast<uint32_t>(number) * unit_bytes;
+    if constexpr (size == 4) {
+#pragma unroll
+      for (int c = 0; c < unit; ++c) v[c] = tf32_operand(v[c]);
+      device::store_shared_16(to, v[0], v[1], v[2], v[3]);
+    } else {
+      device::store_shared_16(to, v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
     }
   };
   const auto store_inputs = [&](int32_t first, uint32_t (&v)[at_once][unit]) {
 #pragma unroll
     for (int i = 0; i < at_once; ++i) {
       if (first + i * group_threads >= pixel_units) break;
-      const device::SharedAddress to =
-          device::shared_address(shared) + static_cast<uint32_t>(number_of(first + i * group_threads)) * unit_bytes;
-      if constexpr (size == 4) {
-#pragma unroll
-        for (int c = 0; c < unit; ++c) v[i][c] = tf32_operand(v[i][c]);
-        device::store_shared_16(to, v[i][0], v[i][1], v[i][2], v[i][3]);
-      } else {
-        device::store_shared_16(to, v[i][0] | v[i][1] << 16, v[i][2] | v[i][3] << 16, v[i][4] | v[i][5] << 16,
-                                v[i][6] | v[i][7] << 16);
-      }
+      store_unit(number_of(first + i * group_threads), v[i]);
     }
   };
   const int64_t channel = static_cast<int64_t>(task.group) * p.out_channels + task.channel;
@@ -193,7 +220,7 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   // The last warpgroup brings inputs, while the others' weights are on their way, and then its own.
   if (is_stager) {
     uint32_t v[at_once][unit];
-    load_inputs(group_thread, v);
+    if (!p.copies_x) load_inputs(group_thread, v);
 #pragma unroll 1
     for (int32_t i = group_thread; i < p.positions; i += group_threads) {
       auto column = static_cast<uint32_t>(i);
@@ -206,12 +233,32 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       of_positions[i] =
           exists ? (at.row * p.y_row_stride + at.column * p.y_column_stride) * size + (whole ? 0 : 1) : nowhere;
     }
-    store_inputs(group_thread, v);
+    if (p.copies_x) {
+      device::mbarrier_wait(copy_barrier, 0);
+#pragma unroll 2
+      for (int32_t number = group_thread; number < pixel_units; number += group_threads) {
+        const Pixel at = pixel_of(number);
+        const bool exists = at.exists && at.row < x_row + p.rows + p.taps_h - 1;  // beyond, pixels nobody needs
+        device::SharedAddress from =
+            copy + static_cast<uint32_t>((at.channel * copied + (at.row - copied_row) * p.w_axis.in + at.column) * size);
+        uint32_t of_unit[unit];
+#pragma unroll
+        for (int c = 0; c < unit; ++c, from += static_cast<uint32_t>(copied * size)) {
+          of_unit[c] = 0;
+          if (exists && at.channel + c < p.channels) {
+            of_unit[c] = size == 4 ? device::load_shared_4(from) : device::load_shared_2(from);
+          }
+        }
+        store_unit(number, of_unit);
+      }
+    } else {
+      store_inputs(group_thread, v);
 #pragma unroll 1
-    for (int32_t first = group_thread + at_once * group_threads; first < pixel_units;
-         first += at_once * group_threads) {
-      load_inputs(first, v);
-      store_inputs(first, v);
+      for (int32_t first = group_thread + at_once * group_threads; first < pixel_units;
+           first += at_once * group_threads) {
+        load_inputs(first, v);
+        store_inputs(first, v);
+      }
     }
     device::fence_async_proxy();
     device::named_barrier(stagers_barrier, group_threads);
@@ -272,8 +319,9 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
       }
       store_if<2 * of_lane>(is, reinterpret_cast<Scalar*>(y_of_pair + mine), four);
     } else {
-      const uint32_t words[2] = {pack(Scalar{}, v[0][0], v[0][1]), pack(Scalar{}, v[1][0], v[1][1])};
-      const uint32_t own = words[has_second ? 1 : 0], got = __shfl_xor_sync(0xffffffffu, words[has_second ? 0 : 1], 4),
+      const uint32_t first_words = pack(Scalar{}, v[0][0], v[0][1]), second_words = pack(Scalar{}, v[1][0], v[1][1]);
+      const uint32_t own = has_second ? second_words : first_words,
+                     got = __shfl_xor_sync(0xffffffffu, has_second ? first_words : second_words, 4),
                      both[2] = {has_second ? got : own, has_second ? own : got};
       store_words_if<2 * of_lane * size>(is, y_of_pair + mine, both);
     }

@@ -20,6 +20,7 @@ struct Params : StridedParams {
   bool load_vectors;   // whether weights of neighbouring phases can be loaded at once
   bool store_vectors;  // whether a lane's outputs of a position can be stored at once
   bool store_pairs;    // and those of two lanes
+  bool copies_x;       // see Tiling::copied_bytes
 };
 static_assert(std::is_trivially_copyable_v<Params>);
 
@@ -56,6 +57,7 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.store_vectors = stores(of_lane);
   // Where a row of phases is a warp's, positions that follow each other are whole lines; else each is half of one.
   q.store_pairs = stores(2 * of_lane) && p.stride_w <= group_phases / 4;
+  q.copies_x = t.copied_bytes > 0 && reinterpret_cast<uintptr_t>(o.x) % unit_bytes == 0;
   return q;
 }
 

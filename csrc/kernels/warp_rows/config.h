@@ -16,21 +16,37 @@
 
 namespace convt::warp_rows {
 
+// How outputs leave.
+enum class Writes {
+  pieces,   // of rows, by each warp
+  sectors,  // the same, in whole sectors of memory: the warps that have a row meet (sm_90)
+  rows,     // whole ones, by the copy engine of sm_90
+  pixels,   // channels_last
+};
+
+// Whether a warp may compute two tiles of channels in turn, of the same x in registers.
+constexpr bool has_two_tiles(Writes writes) { return writes == Writes::rows || writes == Writes::sectors; }
+
 // Rows and columns of x, beside each other, that the outputs of a row and a column of x read, at most; steps of 8 input
-// channels of a group; and whether the warps of a row write it together, by the copy engine of sm_90 (NCHW).
+// channels of a group; and how rows of NCHW are written. Pieces are pixels in channels_last.
 struct Config {
   const char* name;
   int32_t rows, columns;
   int32_t steps = 1;
-  bool whole = false;
+  Writes writes = Writes::pieces;
   int32_t least_stride = 1, most_stride = 3;  // of a row: all its phases are in registers at a time
+
+  constexpr bool whole() const { return writes == Writes::rows; }
+  constexpr bool sectors() const { return writes == Writes::sectors; }
 };
 inline constexpr Config configs[] = {{"2x2", 2, 2},
                                      {"3x2", 3, 2},
                                      {"3x3", 3, 3},
-                                     {"2x2_rows", 2, 2, 1, true, 2, 3},
-                                     {"3x2_rows", 3, 2, 1, true, 2, 3},
-                                     {"1x1_rows", 1, 1, 4, true, 2, 5}};
+                                     {"2x2_sectors", 2, 2, 1, Writes::sectors, 2, 3},
+                                     {"3x2_sectors", 3, 2, 1, Writes::sectors, 2, 3},
+                                     {"2x2_rows", 2, 2, 1, Writes::rows, 2, 3},
+                                     {"3x2_rows", 3, 2, 1, Writes::rows, 2, 3},
+                                     {"1x1_rows", 1, 1, 4, Writes::rows, 2, 5}};
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
 inline constexpr int32_t warps = 8;
@@ -83,7 +99,7 @@ struct Counted {
   int32_t skipped;
 };
 inline Counted counted(const Config& c, const Axis<int64_t>& axis) {
-  if (!c.whole) return {axis, 0};
+  if (!c.whole()) return {axis, 0};
   Counted result{axis, static_cast<int32_t>(axis.padding % axis.stride)};
   result.axis.padding -= result.skipped, result.axis.out += result.skipped;
   return result;
@@ -92,6 +108,7 @@ inline Counted counted(const Config& c, const Axis<int64_t>& axis) {
 // Of a channel whose rows are written whole: what is copied of rows without taps at a time, at most, and the same where
 // there is no bias; a sector of memory, which two rows may share; and rows in shared memory.
 inline constexpr int32_t most_bias_bytes = 1024, most_zero_bytes = 4096, sector_bytes = 32, most_row_buffers = 3;
+inline constexpr int32_t sector_buffers = 2;  // of rows whose sectors are written by warps
 
 // How the problem is cut, for both sides of the launch.
 struct Tiling {
@@ -129,7 +146,7 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   const Counted h = counted(c, p.axis_h()), w = counted(c, p.axis_w());
   t.strips = static_cast<int32_t>(ceil_div<int64_t>(w.axis.out, columns * p.stride_w));
   t.block_strips = cut[0], t.rows = cut[1], t.block_tiles = cut[2], t.buffers = cut[3];
-  t.warp_tiles = c.whole ? cut[4] : 1;
+  t.warp_tiles = has_two_tiles(c.writes) ? std::max(cut[4], 1) : 1;
   t.tile_blocks =
       static_cast<int32_t>(ceil_div<int64_t>(p.groups * ceil_div<int64_t>(t.tiles, t.warp_tiles), t.block_tiles));
   const int64_t row_warps = warps / (t.block_strips * t.block_tiles);
@@ -145,18 +162,26 @@ inline Tiling tiling(const Config& c, const Problem& p, const Cut& cut) {
   const int64_t tiles = t.block_tiles * t.warp_tiles;
   place(tiles * t.weight_bytes);
   t.places.bias = place(tiles * 8 * 4);
-  if (c.whole) {
+  const auto place_bias_rows = [&] {
+    if (busy_phases(phases(h.axis), p.stride_h) < p.stride_h) {
+      const int64_t row_bytes = ceil_div<int64_t>(p.out_w * bytes, 16) * 16;
+      t.bias_bytes = static_cast<int32_t>(std::min<int64_t>(row_bytes, p.has_bias ? most_bias_bytes : most_zero_bytes));
+    }
+    t.places.bias_rows = place((p.has_bias ? tiles * 8 : 1) * t.bias_bytes);
+  };
+  if (c.whole()) {
     // Those that are skipped, then as many bytes behind a multiple of 16 as in y. Lanes that write together have their
     // channels, whose vectors are an odd number apart, in different banks.
     t.lead_bytes = static_cast<int32_t>(ceil_div<int64_t>(w.skipped * bytes, 16) * 16);
     t.stage_bytes = 16 * (ceil_div<int64_t>(t.lead_bytes + 16 + t.strips * columns * p.stride_w * bytes, 16) | 1);
     t.places.stages = place(row_warps * t.buffers * 8 * t.stage_bytes);
     t.places.shared_sectors = place(row_warps * tiles * 8 * sector_bytes);
-    if (busy_phases(phases(h.axis), p.stride_h) < p.stride_h) {
-      const int64_t row_bytes = ceil_div<int64_t>(p.out_w * bytes, 16) * 16;
-      t.bias_bytes = static_cast<int32_t>(std::min<int64_t>(row_bytes, p.has_bias ? most_bias_bytes : most_zero_bytes));
-    }
-    t.places.bias_rows = place((p.has_bias ? tiles * 8 : 1) * t.bias_bytes);
+    place_bias_rows();
+  } else if (c.sectors()) {
+    // A channel's row, with the sectors of its first and last output, as far behind a multiple of 16 bytes as in y.
+    t.stage_bytes = 16 * (ceil_div<int64_t>(2 * sector_bytes + 16 + t.strips * columns * p.stride_w * bytes, 16) | 1);
+    t.places.stages = place(row_warps * sector_buffers * 8 * t.stage_bytes);
+    place_bias_rows();
   } else {
     t.stage_bytes = 8 * bytes *
                     (is_last(p) ? (stages_pixels(bytes) ? 2 * columns * p.stride_w : 0)
@@ -178,8 +203,14 @@ inline int32_t warps_up_to(int64_t n) {
 }
 // Of the least shared memory.
 inline Cut least_cut(const Config& c, const Problem& p) {
-  if (!c.whole) return {1, 1, 1, 0};
-  return {warps_up_to(tiling(c, p, {1, 1, 1, 1, 1}).strips), 1, 1, 1, 1};
+  if (!has_two_tiles(c.writes)) return {1, 1, 1, 0};
+  const int32_t strips = tiling(c, p, {1, 1, 1, 1, 1}).strips;
+  return {c.whole() ? warps_up_to(strips) : strips, 1, 1, 1, 1};
+}
+
+// Threads of a block: strips that meet may be of any number.
+inline int32_t block_threads(const Config& c, const Tiling& t) {
+  return c.sectors() ? 32 * (warps / t.block_strips * t.block_strips) : block;
 }
 
 inline int64_t blocks(const Tiling& t, const Problem& p) {
@@ -223,7 +254,7 @@ inline double seconds_of_rows(const Tiling& t, const Config& c, const Problem& p
   const int64_t bytes = element_size(p.dtype), whole = 16 / bytes, stride = p.stride_w;
   const int32_t of_lane = lane_columns(bytes, stride), runs = lane_runs(bytes, strict, stride, c.rows);
   int64_t width = whole;
-  while (p.out_w % width != 0) width /= 2;
+  while (!c.sectors() && p.out_w % width != 0) width /= 2;
   const auto [convert, products, positions, busy, bare] = work;
   const double outputs = 2 * positions;
   const double copy =
@@ -322,7 +353,7 @@ inline double seconds_of_pixels(const Tiling& t, const Config& c, const Problem&
 }
 
 inline double seconds(const Tiling& t, const Config& c, const Problem& p, const Work& work, const Slower& on_device) {
-  if (c.whole) return seconds_of_whole_rows(t, c, p, work, on_device);
+  if (c.whole()) return seconds_of_whole_rows(t, c, p, work, on_device);
   return is_last(p) ? seconds_of_pixels(t, c, p, work, on_device) : seconds_of_rows(t, c, p, work, on_device);
 }
 
@@ -358,20 +389,27 @@ inline Choice choose(const Config& c, const Problem& p, const Slower& on_device,
     if (best.seconds == 0 || time < best.seconds) best = {t, time};
     return true;
   };
-  if (c.whole) {
+  if (c.whole()) {
     for (const Cut& cut : cuts_of_rows(c, p)) try_cut(cut);
     return best;
   }
   const Tiling one = tiling(c, p, {1, 1, 1});
   const int64_t most = ceil_div<int64_t>(p.out_h, p.stride_h);
+  const auto try_rows = [&](int32_t block_strips, int32_t block_tiles, int32_t warp_tiles) {
+    for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
+      if (rows > 1 && rows >= 2 * most) break;
+      if (!try_cut({block_strips, rows, block_tiles, 0, warp_tiles})) break;
+    }
+  };
+  if (c.sectors()) {
+    for (int32_t tiles = std::min(2, one.tiles); tiles > 0; --tiles) try_rows(one.strips, 1, tiles);
+    return best;
+  }
   for (int32_t block_tiles = is_last(p) ? warps_up_to(one.tile_blocks) : 1; block_tiles > 0; block_tiles /= 2) {
     // The warps of a block have strips beside each other as far as there are any; fewer, if some would have none.
     for (int32_t block_strips = std::min(warps_up_to(one.strips), warps / block_tiles); block_strips > 0;
          block_strips /= 2) {
-      for (int32_t rows : {1, 2, 3, 4, 5, 6, 8, 11, 16, 22, 32, 44, 64, 90, 128}) {
-        if (rows > 1 && rows >= 2 * most) break;
-        if (!try_cut({block_strips, rows, block_tiles})) break;
-      }
+      try_rows(block_strips, block_tiles, 1);
       if (one.strips % block_strips == 0) break;
     }
   }

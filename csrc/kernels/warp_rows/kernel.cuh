@@ -20,8 +20,9 @@ struct Part {
 };
 
 // Blocks that follow each other go down the rows of the same channels; in channels_last they have all channels first.
-template <bool Last>
+template <Writes writes>
 CONVT_DEVICE Part part_of(const Params& p, uint32_t index, int32_t warp) {
+  constexpr bool Last = writes == Writes::pixels;
   uint32_t tile = index;
   if constexpr (Last) index = p.tile_blocks.divide(tile);
   uint32_t chunk = index, strip = p.chunks.divide(chunk), image = p.strip_blocks.divide(strip);
@@ -30,6 +31,18 @@ CONVT_DEVICE Part part_of(const Params& p, uint32_t index, int32_t warp) {
   if constexpr (Last) tile = (tile << p.tile_bits) + static_cast<uint32_t>(slot), warp >>= p.tile_bits;
   const int32_t bits = p.strip_bits + (Last ? p.tile_bits : 0);
   const auto group = static_cast<int32_t>(p.tiles.divide(tile));
+  if constexpr (writes == Writes::sectors) {
+    auto of_block = static_cast<uint32_t>(warp);
+    const auto rows_before = static_cast<int32_t>(p.block_strips.divide(of_block)),
+               strips = static_cast<int32_t>(p.block_strips.divisor);
+    return {static_cast<int32_t>(image),
+            group,
+            static_cast<int32_t>(tile) * p.t.warp_tiles,
+            static_cast<int32_t>(strip) * strips + static_cast<int32_t>(of_block),
+            (static_cast<int32_t>(chunk) * (warps / strips) + rows_before) * p.t.rows,
+            0,
+            true};
+  }
   return {static_cast<int32_t>(image),
           group,
           static_cast<int32_t>(tile) * p.t.warp_tiles,
@@ -44,8 +57,9 @@ CONVT_DEVICE int32_t tiles_of(const Params& p, const Part& b) { return smaller(p
 
 // The weights of a tile's output channels, or of Two: of a kernel row, a phase and a column of x, as a lane multiplies
 // them. The warps of a tile share them out, each of which has some of them on their way at a time.
-template <class Scalar, bool Strict, int Steps, bool Last, bool Two>
+template <class Scalar, bool Strict, int Steps, Writes writes>
 struct Weights {
+  static constexpr bool Last = writes == Writes::pixels, Two = has_two_tiles(writes);
   static constexpr int words = fragment_words(sizeof(Scalar), Strict), together = Last ? 6 : 3;
 
   const Params& p;
@@ -101,7 +115,10 @@ struct Weights {
 
  private:
   // Warps of the tile.
-  CONVT_DEVICE uint32_t step() const { return Last ? warps >> p.tile_bits : warps; }
+  CONVT_DEVICE uint32_t step() const {
+    if constexpr (writes == Writes::sectors) return blockDim.x / 32;
+    return Last ? warps >> p.tile_bits : warps;
+  }
   CONVT_DEVICE void load() {
 #pragma unroll
     for (int k = 0; k < together; ++k) {
@@ -376,11 +393,30 @@ CONVT_DEVICE void load_fragment(const uint32_t* from, uint32_t (&to)[N]) {
   }
 }
 
+// Of a row of a channel, the columns that a strip's warp writes, from the strip's first one on, which is at `to`: those
+// of the sectors that begin in the strip; and at either end of the row what is no whole sector.
+struct Written {
+  int32_t begin, end;
+};
+template <int Columns, class Scalar>
+CONVT_DEVICE Written written(const Params& p, int32_t strip, const Scalar* to) {
+  constexpr int32_t size = sizeof(Scalar);
+  const auto place = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to));
+  const auto before = [&](int32_t columns) {  // of the last sector's begin
+    return columns - static_cast<int32_t>((place + static_cast<uint32_t>(columns * size)) % sector_bytes) / size;
+  };
+  constexpr int32_t of_sector = sector_bytes / size;
+  const int32_t left = p.w_axis.out - strip * Columns, last = before(left);
+  return {strip == 0 ? 0 : smaller(before(of_sector - 1), last),
+          strip + 1 == p.t.strips ? left : smaller(before(Columns + of_sector - 1), last)};
+}
+
 // Computes a warp's outputs of a tile again where they are NaN.
-template <class Scalar, bool Strict, int Columns, bool Last>
+template <class Scalar, bool Strict, int Columns, Writes writes>
 __noinline__ __device__ void repair(const Params& p, const float* bias, int32_t tile) {
+  constexpr bool Last = writes == Writes::pixels, sectors = writes == Writes::sectors;
   // Rows and columns are counted, see Counted: those that are skipped do not exist.
-  const Part b = part_of<Last>(p, blockIdx.x, static_cast<int32_t>(threadIdx.x) / 32);
+  const Part b = part_of<writes>(p, blockIdx.x, static_cast<int32_t>(threadIdx.x) / 32);
   const int32_t co = tile * 8, channels = smaller(8, p.cout - co);
   const int32_t out_column = b.strip * Columns;
   const int32_t columns = smaller(p.w_axis.out - out_column, Columns);
@@ -395,13 +431,24 @@ __noinline__ __device__ void repair(const Params& p, const float* bias, int32_t 
     const int32_t first_column = out_column + skipped;
     Scalar* to = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + co) * p.y_channel +
                  (row - p.skipped_rows) * p.y_row + (first_column - p.skipped_columns) * y_column;
-    repair_outputs<Scalar>(
-        channels, columns - skipped,
-        [&](int32_t channel, int32_t column) { return to + (channel * p.y_channel + column * y_column); },
-        [&](int32_t channel, int32_t column) {
-          return bias[channel] +
-                 sum_of_phases<Scalar, Strict>(p, image, row, first_column + column, b.group, co + channel);
-        });
+    const auto place = [&](int32_t channel, int32_t column) {
+      return to + (channel * p.y_channel + column * y_column);
+    };
+    const auto value = [&](int32_t channel, int32_t column) {
+      return bias[channel] +
+             sum_of_phases<Scalar, Strict>(p, image, row, first_column + column, b.group, co + channel);
+    };
+    if constexpr (sectors) {
+#pragma unroll 1
+      for (int32_t c = 0; c < channels; ++c) {
+        const Written w = written<Columns>(p, b.strip, place(c, 0));
+        repair_outputs<Scalar>(
+            1, w.end - w.begin, [&](int32_t, int32_t column) { return place(c, w.begin + column); },
+            [&](int32_t, int32_t column) { return value(c, w.begin + column); });
+      }
+    } else {
+      repair_outputs<Scalar>(channels, columns - skipped, place, value);
+    }
   }
 }
 
@@ -681,13 +728,10 @@ struct LastOutput {
   }
 };
 
-// Rows written whole, wherever they begin: the warps that have a row's strips put them into shared memory, each channel
-// as far behind a multiple of 16 bytes as it is in y, and meet. Then each copies the channels that are its own by the
-// copy engine, whole sectors of memory, and one of them in turn stores the sectors that rows share, of all channels:
-// what the last row has of one is kept in shared memory. Rows without taps are copied from a part of one, without
-// meeting.
+// Outputs that meet in shared memory, each channel as far behind a multiple of 16 bytes as it is in y, so that vectors of
+// memory are vectors there; sectors of memory that rows share have parts of both.
 template <class Scalar, bool Strict, int Stride, int Rows>
-struct WholeRows {
+struct Shifted {
   static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
   static constexpr int columns = columns_of_run * lane_runs(sizeof(Scalar), Strict, Stride, Rows);
   static constexpr int size = sizeof(Scalar), whole = 16 / size;
@@ -697,49 +741,15 @@ struct WholeRows {
     uint32_t v[Count];
   };
 
-  // What the next row shares its first sector with: nothing that this warp has, outputs, or a row without taps.
-  enum class Before { nothing, outputs, bias };
-
   const Params& p;
-  int lane, strip;
-  int32_t channels, tile = 0;   // of the next row: the tile's channels, which one of the warp's it is
-  int group;                    // of the warps that have a row's strips, in the block
-  device::SharedAddress stage;  // of the first channel, in the first buffer
-  uint32_t other = 0;           // bytes from there to the next row's buffer
-  Before before = Before::nothing;
-  bool bias_follows = false;  // a row without taps
-  int turn = 0;               // whose strip has the sectors of the next row
-  int64_t first_channel;      // of the warp's, elements behind the tile's
+  int lane;
 
-  CONVT_DEVICE WholeRows(const Params& params, int lane_number, int warp, int strip_number)
-      : p(params), lane(lane_number), strip(strip_number), group(warp >> params.strip_bits) {
-    const auto of_group = static_cast<uint32_t>(group * p.t.buffers) * buffer_bytes();
-    stage = device::dynamic_shared_address() + static_cast<uint32_t>(p.t.places.stages) + of_group;
-    first_channel = strip * p.y_channel;
-  }
-
-  // What rows without taps are copied from: of a channel, by a warp that has its bias in every lane.
-  CONVT_DEVICE static void fill(const Params& p, int lane, int channel, uint32_t element) {
-    if constexpr (size == 2) element |= element << 16;
-    device::SharedAddress to = device::dynamic_shared_address() +
-                               static_cast<uint32_t>(p.t.places.bias_rows + channel * p.t.bias_bytes + lane * 16);
-    for (int i = lane * 16; i < p.t.bias_bytes; i += 32 * 16, to += 32 * 16) {
-      device::store_shared_16(to, element, element, element, element);
-    }
-    device::fence_async_proxy();
-  }
-
-  // What follows is of this one of the warp's tiles, from whose first channel on the group has `left`.
-  CONVT_DEVICE void of_tile(int which, int32_t left) { tile = which, channels = smaller(8, left - 8 * which); }
-
-  // A lane's outputs of a row and a run: value(tile, half, phase, q) is of channel 2 (lane % 4) + q. `to` is the row's
-  // first output.
+  // A lane's outputs of a row and a run: value(tile, half, phase, q) is of channel 2 (lane % 4) + q. `to` is the first
+  // output of what is staged; if that begins at 16 bytes, the lane's first one of the first channel belongs to `begin`.
   template <class Value>
-  CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
+  CONVT_DEVICE void put_at(device::SharedAddress begin, Scalar* to, const Value& value) const {
     constexpr bool has_vectors = run * size % 16 == 0;
-    const int channel = lane % 4 * 2, column = strip * columns + which * columns_of_run + lane / 4 * run;
-    const device::SharedAddress begin =
-        stage + other + static_cast<uint32_t>(p.t.lead_bytes + (column - p.skipped_columns) * size);
+    const int channel = lane % 4 * 2;
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
       float v[run];
@@ -773,63 +783,7 @@ struct WholeRows {
       }
     }
   }
-  CONVT_DEVICE void end_row(Scalar* to, const float* bias) {
-    // What was copied from the buffer that comes next, by this thread.
-    if (p.t.buffers == 3) {
-      device::bulk_wait_read<1>();
-    } else if (p.t.buffers == 2) {
-      device::bulk_wait_read<0>();
-    }
-    device::fence_async_proxy();
-    meet();
-    copy(to, bias);
-    if (p.t.buffers > 1) {
-      other += buffer_bytes();
-      if (other == static_cast<uint32_t>(p.t.buffers) * buffer_bytes()) other = 0;
-    } else {
-      device::bulk_wait_read<0>();
-      meet();
-    }
-  }
-  // A row without taps.
-  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) {
-    each_channel(to, before == Before::bias, [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) {
-      const int channel = p.bias == nullptr ? 0 : tile * 8 + c;
-      const device::SharedAddress from =
-          device::dynamic_shared_address() + static_cast<uint32_t>(p.t.places.bias_rows + channel * p.t.bias_bytes);
-      const auto most = static_cast<uint32_t>(p.t.bias_bytes);
-#pragma unroll 1
-      for (; bytes > most; bytes -= most, at += most) device::bulk_store(at, from, most);
-      device::bulk_store(at, from, bytes);
-    });
-    if (before != Before::nothing || strip > 0) return;
-    each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress) {
-      if (of_last > 0) store_elements(sector, pair_of(bias[c]), of_last, sector_bytes);
-    });
-  }
 
-  // All rows are put; then, of each tile, `to` is behind the last one.
-  CONVT_DEVICE void end_rows() const { meet(); }
-  CONVT_DEVICE void end_tile(Scalar* to, const float* bias) const {
-    if (strip > 0) return;
-    each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress kept) {
-      store_elements(sector, before == Before::bias ? pair_of(bias[c]) : load_pair(kept), 0, of_last);
-    });
-  }
-  // Whether the outputs of the warps that meet are to be repaired, all of them written.
-  CONVT_DEVICE bool end(bool spoilt) const {
-    if constexpr (Strict) spoilt = device::named_barrier_or(2 + group, 32 * p.t.strips, spoilt);
-    device::bulk_commit();
-    if (!spoilt) {
-      device::bulk_wait_read<0>();  // the block's shared memory
-      return false;
-    }
-    device::bulk_wait();
-    meet();
-    return true;
-  }
-
- private:
   CONVT_DEVICE static uint32_t pack_pair(float low, float high) {
     if constexpr (size == 4) {
       return 0;
@@ -846,37 +800,14 @@ struct WholeRows {
   }
 
   CONVT_DEVICE uint32_t pitch() const { return static_cast<uint32_t>(p.t.stage_bytes); }
-  CONVT_DEVICE uint32_t buffer_bytes() const { return 8 * pitch(); }
   // The last bits of the address of a channel's element.
   CONVT_DEVICE uint32_t place_of(const Scalar* to, int channel) const {
     return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(to)) +
            static_cast<uint32_t>(channel) * static_cast<uint32_t>(p.y_channel) * size;
   }
-  // A channel's first output, in the next row's buffer.
-  CONVT_DEVICE device::SharedAddress row(int channel, uint32_t place) const {
-    return stage + other + static_cast<uint32_t>(p.t.lead_bytes) + static_cast<uint32_t>(channel) * pitch() +
-           place % 16;
-  }
-  CONVT_DEVICE void meet() const {
-    __syncwarp();
-    device::named_barrier(2 + group, 32 * p.t.strips);
-  }
 
   // Of a channel, four lanes have a sector, 8 bytes each from this one on.
   CONVT_DEVICE uint32_t byte() const { return static_cast<uint32_t>(lane % 4 * 8); }
-  // By one warp, of all channels, the sector in which the row at `to` begins: use(channel, bytes of it that are the
-  // last row's, the lane's first element of it, and where of that is kept from row to row).
-  template <class Use>
-  CONVT_DEVICE void each_sector(Scalar* to, const Use& use) const {
-    const int c = lane / 4;
-    if (p.whole_sectors || c >= channels) return;
-    const uint32_t of_last = place_of(to, c) % sector_bytes;
-    Scalar* const sector = to + c * p.y_channel + static_cast<int32_t>(byte() - of_last) / size;
-    use(c, of_last, sector,
-        device::dynamic_shared_address() + byte() +
-            static_cast<uint32_t>(p.t.places.shared_sectors +
-                                  ((group * p.t.warp_tiles + tile) * 8 + c) * sector_bytes));
-  }
   // The lane's elements from a byte of the sector on to another one.
   CONVT_DEVICE void store_elements(Scalar* sector, const Words<2>& pair, uint32_t begin, uint32_t end) const {
 #pragma unroll
@@ -908,14 +839,25 @@ struct WholeRows {
     return result;
   }
 
-  // Of the warp's channels, by one thread, the row at `to` from its first whole sector on, or the one before:
-  // use(channel, the last bits of the row's address, that sector, how far behind the row's begin it is, bytes of whole
-  // sectors).
+  // What rows without taps are copied from: of a channel, by a warp that has its bias in every lane.
+  CONVT_DEVICE static void fill(const Params& p, int lane, int channel, uint32_t element) {
+    if constexpr (size == 2) element |= element << 16;
+    device::SharedAddress to = device::dynamic_shared_address() +
+                               static_cast<uint32_t>(p.t.places.bias_rows + channel * p.t.bias_bytes + lane * 16);
+    for (int i = lane * 16; i < p.t.bias_bytes; i += 32 * 16, to += 32 * 16) {
+      device::store_shared_16(to, element, element, element, element);
+    }
+    device::fence_async_proxy();
+  }
+
+  // Of the channels of a strip's warp, by one thread, the row whose first output of the strip's first channel is at
+  // `first`, from its first whole sector on, or the one before: use(channel, the last bits of the row's address, that
+  // sector, how far behind the row's begin it is, bytes of whole sectors).
   template <class Use>
-  CONVT_DEVICE void each_channel(Scalar* to, bool one_before, const Use& use) const {
+  CONVT_DEVICE void each_channel(Scalar* first, int strip, int32_t channels, bool one_before, const Use& use) const {
     // Uniform: these take no vector registers, and no loop over lanes.
     if (!device::elect()) return;
-    char* at = reinterpret_cast<char*>(to + first_channel);
+    char* at = reinterpret_cast<char*>(first);
     const auto step = p.t.strips * p.y_channel * size;
     const auto row_bytes = static_cast<uint32_t>(p.y_row_bytes);
 #pragma unroll 1
@@ -925,11 +867,142 @@ struct WholeRows {
       use(c, place, at + static_cast<int32_t>(head), head, (row_bytes - head) / sector_bytes * sector_bytes);
     }
   }
+  // Outputs of a channel that no tap reaches, by one thread.
+  CONVT_DEVICE void store_bias(int channel, char* at, uint32_t bytes) const {
+    const device::SharedAddress from = device::dynamic_shared_address() +
+                                       static_cast<uint32_t>(p.t.places.bias_rows +
+                                                             (p.bias == nullptr ? 0 : channel) * p.t.bias_bytes);
+    const auto most = static_cast<uint32_t>(p.t.bias_bytes);
+#pragma unroll 1
+    for (; bytes > most; bytes -= most, at += most) device::bulk_store(at, from, most);
+    device::bulk_store(at, from, bytes);
+  }
+};
+
+// Rows written whole, wherever they begin: the warps that have a row's strips put them into shared memory, each channel
+// as far behind a multiple of 16 bytes as it is in y, and meet. Then each copies the channels that are its own by the
+// copy engine, whole sectors of memory, and one of them in turn stores the sectors that rows share, of all channels:
+// what the last row has of one is kept in shared memory. Rows without taps are copied from a part of one, without
+// meeting.
+template <class Scalar, bool Strict, int Stride, int Rows>
+struct WholeRows : Shifted<Scalar, Strict, Stride, Rows> {
+  using Base = Shifted<Scalar, Strict, Stride, Rows>;
+  using Base::p, Base::lane, Base::size, Base::columns, Base::columns_of_run, Base::run, Base::pitch, Base::place_of;
+  using Base::byte, Base::store_elements, Base::load_pair, Base::pair_of, Base::join, Base::each_channel;
+  template <int Count>
+  using Words = Base::template Words<Count>;
+
+  // What the next row shares its first sector with: nothing that this warp has, outputs, or a row without taps.
+  enum class Before { nothing, outputs, bias };
+
+  int strip;
+  int32_t channels, tile = 0;   // of the next row: the tile's channels, which one of the warp's it is
+  int group;                    // of the warps that have a row's strips, in the block
+  device::SharedAddress stage;  // of the first channel, in the first buffer
+  uint32_t other = 0;           // bytes from there to the next row's buffer
+  Before before = Before::nothing;
+  bool bias_follows = false;  // a row without taps
+  int turn = 0;               // whose strip has the sectors of the next row
+  int64_t first_channel;      // of the warp's, elements behind the tile's
+
+  CONVT_DEVICE WholeRows(const Params& params, int lane_number, int warp, int strip_number)
+      : Base{params, lane_number}, strip(strip_number), group(warp >> params.strip_bits) {
+    const auto of_group = static_cast<uint32_t>(group * p.t.buffers) * buffer_bytes();
+    stage = device::dynamic_shared_address() + static_cast<uint32_t>(p.t.places.stages) + of_group;
+    first_channel = strip * p.y_channel;
+  }
+
+  // What follows is of this one of the warp's tiles, from whose first channel on the group has `left`.
+  CONVT_DEVICE void of_tile(int which, int32_t left) { tile = which, channels = smaller(8, left - 8 * which); }
+
+  template <class Value>
+  CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
+    const int column = strip * columns + which * columns_of_run + lane / 4 * run;
+    Base::put_at(stage + other + static_cast<uint32_t>(p.t.lead_bytes + (column - p.skipped_columns) * size), to,
+                 value);
+  }
+  CONVT_DEVICE void end_row(Scalar* to, const float* bias) {
+    // What was copied from the buffer that comes next, by this thread.
+    if (p.t.buffers == 3) {
+      device::bulk_wait_read<1>();
+    } else if (p.t.buffers == 2) {
+      device::bulk_wait_read<0>();
+    }
+    device::fence_async_proxy();
+    meet();
+    copy(to, bias);
+    if (p.t.buffers > 1) {
+      other += buffer_bytes();
+      if (other == static_cast<uint32_t>(p.t.buffers) * buffer_bytes()) other = 0;
+    } else {
+      device::bulk_wait_read<0>();
+      meet();
+    }
+  }
+  // A row without taps.
+  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) {
+    each_channel(to + first_channel, strip, channels, before == Before::bias,
+                 [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) {
+                   Base::store_bias(tile * 8 + c, at, bytes);
+                 });
+    if (before != Before::nothing || strip > 0) return;
+    each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress) {
+      if (of_last > 0) store_elements(sector, pair_of(bias[c]), of_last, sector_bytes);
+    });
+  }
+
+  // All rows are put; then, of each tile, `to` is behind the last one.
+  CONVT_DEVICE void end_rows() const { meet(); }
+  CONVT_DEVICE void end_tile(Scalar* to, const float* bias) const {
+    if (strip > 0) return;
+    each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress kept) {
+      store_elements(sector, before == Before::bias ? pair_of(bias[c]) : load_pair(kept), 0, of_last);
+    });
+  }
+  // Whether the outputs of the warps that meet are to be repaired, all of them written.
+  CONVT_DEVICE bool end(bool spoilt) const {
+    if constexpr (Strict) spoilt = device::named_barrier_or(2 + group, 32 * p.t.strips, spoilt);
+    device::bulk_commit();
+    if (!spoilt) {
+      device::bulk_wait_read<0>();  // the block's shared memory
+      return false;
+    }
+    device::bulk_wait();
+    meet();
+    return true;
+  }
+
+ private:
+  CONVT_DEVICE uint32_t buffer_bytes() const { return 8 * pitch(); }
+  // A channel's first output, in the next row's buffer.
+  CONVT_DEVICE device::SharedAddress row(int channel, uint32_t place) const {
+    return stage + other + static_cast<uint32_t>(p.t.lead_bytes) + static_cast<uint32_t>(channel) * pitch() +
+           place % 16;
+  }
+  CONVT_DEVICE void meet() const {
+    __syncwarp();
+    device::named_barrier(2 + group, 32 * p.t.strips);
+  }
+
+  // By one warp, of all channels, the sector in which the row at `to` begins: use(channel, bytes of it that are the
+  // last row's, the lane's first element of it, and where of that is kept from row to row).
+  template <class Use>
+  CONVT_DEVICE void each_sector(Scalar* to, const Use& use) const {
+    const int c = lane / 4;
+    if (p.whole_sectors || c >= channels) return;
+    const uint32_t of_last = place_of(to, c) % sector_bytes;
+    Scalar* const sector = to + c * p.y_channel + static_cast<int32_t>(byte() - of_last) / size;
+    use(c, of_last, sector,
+        device::dynamic_shared_address() + byte() +
+            static_cast<uint32_t>(p.t.places.shared_sectors +
+                                  ((group * p.t.warp_tiles + tile) * 8 + c) * sector_bytes));
+  }
   // With the sector that the row shares with the one before, and with the next one if that has no taps.
   CONVT_DEVICE void copy(Scalar* to, const float* bias) {
-    each_channel(to, false, [&](int c, uint32_t place, char* at, uint32_t head, uint32_t bytes) {
-      device::bulk_store(at, row(c, place) + head, bytes);
-    });
+    each_channel(to + first_channel, strip, channels, false,
+                 [&](int c, uint32_t place, char* at, uint32_t head, uint32_t bytes) {
+                   device::bulk_store(at, row(c, place) + head, bytes);
+                 });
     device::bulk_commit();
     if (strip == turn) {
       each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress kept) {
@@ -958,19 +1031,147 @@ struct WholeRows {
   }
 };
 
-// How outputs leave.
-enum class Writes {
-  pieces,  // of rows, by each warp
-  rows,    // whole ones, by the copy engine
-  pixels,  // channels_last
+// Pieces of rows in whole sectors of memory, wherever they begin (see Written): the warps that have a row's strips put
+// them into shared memory and meet, and each writes the sectors that begin in its own. A sector that two rows share is
+// written by the one that has taps, if the other has none; otherwise each writes its own part of it. Rows without taps
+// are copied as in WholeRows.
+template <class Scalar, bool Strict, int Stride, int Rows>
+struct Sectors : Shifted<Scalar, Strict, Stride, Rows> {
+  using Base = Shifted<Scalar, Strict, Stride, Rows>;
+  using Base::p, Base::lane, Base::size, Base::columns, Base::columns_of_run, Base::run, Base::pitch, Base::place_of;
+  using Base::byte, Base::store_elements, Base::load_pair, Base::pair_of, Base::join;
+
+  // What the row before or behind this one is.
+  enum class Neighbour { none, outputs, bias };
+
+  // Of the strip's first output of the first channel, if that begins at 16 bytes, in the first buffer; bytes from there
+  // to the next row's buffer.
+  device::SharedAddress stage;
+  uint32_t other = 0;
+  int group;  // of the warps that have a row's strips, in the block
+  int32_t strip, left;
+  int32_t channels = 8, tile = 0;  // of the next row: the tile's channels, which one of the warp's it is
+  // Bytes whose end, rounded up to a sector, is where the next strip's warp begins, or the last whole sector ends.
+  int32_t span;
+  Neighbour before = Neighbour::none, behind = Neighbour::none;
+
+  CONVT_DEVICE Sectors(const Params& params, int lane_number, int warp, int32_t strip_number, int32_t columns_left)
+      : Base{params, lane_number}, strip(strip_number), left(columns_left) {
+    group = (warp - strip) / p.t.strips;
+    stage = device::dynamic_shared_address() +
+            static_cast<uint32_t>(p.t.places.stages + sector_bytes + strip * columns * size) +
+            static_cast<uint32_t>(group * sector_buffers) * buffer_bytes();
+    span = smaller(columns * size, left * size - (sector_bytes - 1));
+  }
+
+  CONVT_DEVICE void of_tile(int which, int32_t of_group) { tile = which, channels = smaller(8, of_group - 8 * which); }
+
+  template <class Value>
+  CONVT_DEVICE void put(Scalar* to, int which, const Value& value) const {
+    Base::put_at(stage + other + static_cast<uint32_t>((which * columns_of_run + lane / 4 * run) * size), to, value);
+  }
+  CONVT_DEVICE void end_row(Scalar* to, const float* bias) {
+    __syncwarp();
+    device::named_barrier(2 + group, 32 * p.t.strips);
+    copy(to);
+    if (strip == 0) {
+      each_end(to, 0, [&](int c, uint32_t inside, Scalar* sector, device::SharedAddress from) {
+        if (inside == 0) return;
+        const auto begin = load_pair(from);
+        if (before == Neighbour::bias) {
+          store_words_if<8>(true, sector, join(pair_of(bias[c]), begin, inside).v);
+        } else {
+          store_elements(sector, begin, inside, sector_bytes);
+        }
+      });
+    }
+    if (strip + 1 == p.t.strips) {
+      each_end(to, left, [&](int c, uint32_t inside, Scalar* sector, device::SharedAddress from) {
+        if (inside == 0) return;
+        const auto end = load_pair(from);
+        if (behind == Neighbour::bias) {
+          store_words_if<8>(true, sector, join(end, pair_of(bias[c]), inside).v);
+        } else {
+          store_elements(sector, end, 0, inside);
+        }
+      });
+    }
+    // The next row goes to the other buffer; when its warps meet, nobody reads this one any more.
+    other ^= buffer_bytes();
+  }
+  // A row without taps.
+  CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
+    Base::each_channel(to + (strip * p.y_channel - first_column()), strip, channels, false,
+                       [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) {
+                         Base::store_bias(tile * 8 + c, at, bytes);
+                       });
+    if (strip == 0 && before != Neighbour::outputs) {
+      each_end(to, 0, [&](int c, uint32_t inside, Scalar* sector, device::SharedAddress) {
+        if (inside > 0) store_elements(sector, pair_of(bias[c]), before == Neighbour::bias ? 0 : inside, sector_bytes);
+      });
+    }
+    if (strip + 1 == p.t.strips && behind == Neighbour::none) {
+      each_end(to, left, [&](int c, uint32_t inside, Scalar* sector, device::SharedAddress) {
+        store_elements(sector, pair_of(bias[c]), 0, inside);
+      });
+    }
+  }
+
+  // All rows are put.
+  CONVT_DEVICE void end() const {
+    device::bulk_commit();
+    device::bulk_wait_read<0>();  // the block's shared memory
+  }
+
+ private:
+  CONVT_DEVICE uint32_t buffer_bytes() const { return 8 * pitch(); }
+  // The strip's, of the row's.
+  CONVT_DEVICE int32_t first_column() const { return p.w_axis.out - left; }
+  // Whole sectors of all channels of the row at `to`, a line of four channels at a time.
+  CONVT_DEVICE void copy(Scalar* to) const {
+    constexpr int line = 128, of_channel = line / 16, lines = ceil_div(columns * size, line);
+    const auto further = static_cast<uint32_t>(lane % of_channel * 16);
+#pragma unroll
+    for (int first = 0; first < 8; first += 32 / of_channel) {
+      const int c = first + lane / of_channel;
+      const uint32_t place = place_of(to, c), begin = (0 - place) % sector_bytes,
+                     end = static_cast<uint32_t>(span) + (0 - place - static_cast<uint32_t>(span)) % sector_bytes;
+      const int32_t left_bytes = c < channels ? static_cast<int32_t>(end - begin - further) : 0;
+      char* const at = reinterpret_cast<char*>(to + c * p.y_channel) + (begin + further);
+      const device::SharedAddress staged =
+          stage + other + static_cast<uint32_t>(c) * pitch() + (place & 15) + begin + further;
+      uint4 v[lines];
+#pragma unroll
+      for (int i = 0; i < lines; ++i) v[i] = device::load_shared_16(staged + static_cast<uint32_t>(i * line));
+#pragma unroll
+      for (int i = 0; i < lines; ++i) {
+        const uint32_t words[4] = {v[i].x, v[i].y, v[i].z, v[i].w};
+        store_words_if<16>(left_bytes > i * line, at + i * line, words);
+      }
+    }
+  }
+  // Of all channels, the sector that the output `column` of the row at `to` is in, if it does not begin there:
+  // use(channel, how many of its bytes are before, the lane's first element of it, and where that is staged).
+  template <class Use>
+  CONVT_DEVICE void each_end(Scalar* to, int32_t column, const Use& use) const {
+    const int c = lane / 4;
+    if (c >= channels) return;
+    const uint32_t place = place_of(to, c), inside = (place + static_cast<uint32_t>(column * size)) % sector_bytes;
+    const int32_t at = column * size - static_cast<int32_t>(inside) + static_cast<int32_t>(byte());
+    use(c, inside, to + (c * p.y_channel + at / size),
+        stage + other - sector_bytes + static_cast<uint32_t>(c) * pitch() + (place & 15) +
+            static_cast<uint32_t>(at + sector_bytes));
+  }
 };
 
 template <class Scalar, bool Strict, int Stride, int Rows, int Columns, int Steps, bool Aligned, Writes writes>
 CONVT_DEVICE void compute(const Params& p) {
-  constexpr bool Last = writes == Writes::pixels, whole = writes == Writes::rows;
+  constexpr bool Last = writes == Writes::pixels, whole = writes == Writes::rows, sectors = writes == Writes::sectors;
   using Y = std::conditional_t<
       Last, LastOutput<Scalar, Strict, Stride, Rows>,
-      std::conditional_t<whole, WholeRows<Scalar, Strict, Stride, Rows>, Output<Scalar, Strict, Stride, Rows>>>;
+      std::conditional_t<whole, WholeRows<Scalar, Strict, Stride, Rows>,
+                         std::conditional_t<sectors, Sectors<Scalar, Strict, Stride, Rows>,
+                                            Output<Scalar, Strict, Stride, Rows>>>>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
   // Strict float32 sums the products of two columns of the kernel together, and the larger ones apart; at a stride of 3
@@ -987,22 +1188,23 @@ CONVT_DEVICE void compute(const Params& p) {
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, g = lane / 4, l = lane % 4;
   const auto warp = static_cast<int>(device::uniform(threadIdx.x / 32));
 
-  const Part b = part_of<Last>(p, blockIdx.x, warp);
+  const Part b = part_of<writes>(p, blockIdx.x, warp);
   const int slot = Last ? b.slot : 0;
   uint32_t* weights = reinterpret_cast<uint32_t*>(shared + slot * static_cast<int32_t>(t.weight_bytes));
   float* bias = reinterpret_cast<float*>(shared + t.places.bias) + 8 * slot;
   // The weights are asked for first: what is read after them, for which memory takes longer, would return before them.
-  Weights<Scalar, Strict, Steps, Last, whole> of_tile(p, b);
+  Weights<Scalar, Strict, Steps, writes> of_tile(p, b);
   // By the first warp of a tile; where warps fill rows with it, one of each channel.
   const bool has_bias = Last ? warp == slot && lane < 8 : whole || thread < 8;
   const int bias_number = Last ? lane : whole ? warp : thread;
   const int32_t bias_channel = b.tile * 8 + bias_number;
-  constexpr int most_tiles = whole ? 2 : 1;  // of a warp
+  constexpr int most_tiles = has_two_tiles(writes) ? 2 : 1;  // of a warp
   uint32_t lane_of_bias[most_tiles];
 #pragma unroll
   for (int i = 0; i < most_tiles; ++i) {
     load_if<sizeof(Scalar)>(
-        p.bias != nullptr && has_bias && b.exists && bias_channel + 8 * i < p.cout && i < (whole ? t.warp_tiles : 1),
+        p.bias != nullptr && has_bias && b.exists && bias_channel + 8 * i < p.cout &&
+            i < (most_tiles > 1 ? t.warp_tiles : 1),
         static_cast<const Scalar*>(p.bias) + (b.group * p.cout + bias_channel + 8 * i) * p.bias_stride,
         &lane_of_bias[i]);
   }
@@ -1081,7 +1283,7 @@ CONVT_DEVICE void compute(const Params& p) {
   const bool bad = of_tile.write(weights);
 #pragma unroll
   for (int i = 0; i < most_tiles; ++i) {
-    if (whole && i >= t.warp_tiles) continue;
+    if (most_tiles > 1 && i >= t.warp_tiles) continue;
     if (has_bias) bias[bias_number + 8 * i] = element_of<Scalar>(lane_of_bias[i], 0);
     if constexpr (whole) {
       if (t.places.bias_rows != t.places.rows && (p.bias != nullptr || warp + i == 0)) {
@@ -1089,7 +1291,17 @@ CONVT_DEVICE void compute(const Params& p) {
       }
     }
   }
-  bool spoilt = device::named_barrier_or(1, block, bad);
+  if constexpr (sectors) {
+    for (int c = warp; c < (p.bias == nullptr ? 1 : 8 * t.warp_tiles) && t.bias_bytes > 0;
+         c += static_cast<int>(blockDim.x / 32)) {
+      uint32_t element;
+      load_if<sizeof(Scalar)>(p.bias != nullptr && b.tile * 8 + c < p.cout,
+                              static_cast<const Scalar*>(p.bias) + (b.group * p.cout + b.tile * 8 + c) * p.bias_stride,
+                              &element);
+      Y::fill(p, lane, c, element);
+    }
+  }
+  bool spoilt = device::named_barrier_or(1, sectors ? static_cast<int>(blockDim.x) : block, bad);
   if (row >= last_row) return;
   const int32_t out_column = whole ? 0 : strip * Y::columns, left = p.w_axis.out - out_column;
   const int32_t channels = smaller(8, p.cout - b.tile * 8);
@@ -1098,6 +1310,8 @@ CONVT_DEVICE void compute(const Params& p) {
       return Y(p, lane, warp, channels, left);
     } else if constexpr (whole) {
       return Y(p, lane, warp, strip);
+    } else if constexpr (sectors) {
+      return Y(p, lane, warp, strip, left);
     } else {
       return Y{reinterpret_cast<Scalar*>(shared + t.places.stages + warp * static_cast<int32_t>(t.stage_bytes)),
                p.store_width,
@@ -1110,7 +1324,7 @@ CONVT_DEVICE void compute(const Params& p) {
   Scalar* y = static_cast<Scalar*>(p.y) + b.image * p.y_batch + (b.group * p.cout + b.tile * 8) * p.y_channel +
               (row - (whole ? p.skipped_rows : 0)) * y_row + out_column * y_column;
   const float lane_bias[2] = {bias[2 * l], bias[2 * l + 1]};
-  const int32_t tile_count = whole ? tiles_of(p, b) : 1;
+  const int32_t tile_count = most_tiles > 1 ? tiles_of(p, b) : 1;
   const int64_t y_tile = 8 * p.y_channel;
 
   const auto has_no_taps = [](const uint32_t* of_phase) {
@@ -1178,7 +1392,7 @@ CONVT_DEVICE void compute(const Params& p) {
       uint32_t taps[Rows];
 #pragma unroll
       for (int i = 0; i < Rows; ++i) taps[i] = p.rows[phase][i];
-      const bool bare = has_no_taps(taps);
+      const bool bare = sectors ? (p.bare >> phase & 1) != 0 : has_no_taps(taps);
       const auto put_tile = [&](Scalar* to, const float* of_tile_bias, const float (&start)[2],
                                 const uint32_t* of_weights) {
         if (bare) {
@@ -1253,6 +1467,15 @@ CONVT_DEVICE void compute(const Params& p) {
       if constexpr (whole) {
         const int32_t next = phase + 1 < p.h.stride ? phase + 1 : 0;
         out.bias_follows = row + 1 < last_row && has_no_taps(p.rows[next]);
+      } else if constexpr (sectors) {
+        const auto neighbour = [&](bool exists, int32_t of) {
+          return !exists ? Y::Neighbour::none : (p.bare >> of & 1) != 0 ? Y::Neighbour::bias : Y::Neighbour::outputs;
+        };
+        const int32_t last = p.h.stride - 1;
+        out.before = neighbour(row > 0, phase == 0 ? last : phase - 1);
+        out.behind = neighbour(row + 1 < p.h.out, phase == last ? 0 : phase + 1);
+      }
+      if constexpr (most_tiles > 1) {
 #pragma unroll 1
         for (int i = 0; i < tile_count; ++i) {
           out.of_tile(i, p.cout - b.tile * 8);
@@ -1260,7 +1483,7 @@ CONVT_DEVICE void compute(const Params& p) {
           const float start[2] = {of_bias[2 * l], of_bias[2 * l + 1]};
           put_tile(y + i * y_tile, of_bias, start, weights + i * static_cast<int32_t>(t.weight_bytes / 4));
         }
-        out.before = bare ? Y::Before::bias : Y::Before::outputs;
+        if constexpr (whole) out.before = bare ? Y::Before::bias : Y::Before::outputs;
       } else {
         put_tile(y, bias, lane_bias, weights);
       }
@@ -1268,7 +1491,7 @@ CONVT_DEVICE void compute(const Params& p) {
     if (!more) break;
   }
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
-  if constexpr (Last) out.end();
+  if constexpr (Last || sectors) out.end();
   if constexpr (whole) {
     out.end_rows();
 #pragma unroll 1
@@ -1277,7 +1500,7 @@ CONVT_DEVICE void compute(const Params& p) {
     spoilt = out.end(spoilt);
   }
   if (__any_sync(0xffffffffu, spoilt)) {
-    for (int i = 0; i < tile_count; ++i) repair<Scalar, Strict, Y::columns, Last>(p, bias + 8 * i, b.tile + i);
+    for (int i = 0; i < tile_count; ++i) repair<Scalar, Strict, Y::columns, writes>(p, bias + 8 * i, b.tile + i);
   }
 }
 

@@ -15,14 +15,14 @@ cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStr
   static Prepared prepared;
   const cudaError_t error = prepared.prepare(kernel);
   if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(plan.grid), block, static_cast<size_t>(params.t.shared_bytes), stream>>>(params);
+  kernel<<<static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(params.t.shared_bytes), stream>>>(params);
   return cudaGetLastError();
 }
 
 template <class Scalar, bool Strict, int Stride, int Row>
 cudaError_t launch_layout(const Plan& plan, const Params& params, cudaStream_t stream) {
-  constexpr Writes writes = configs[Row].whole ? Writes::rows : Writes::pieces;
-  if constexpr (!configs[Row].whole) {
+  constexpr Writes writes = configs[Row].writes;
+  if constexpr (writes == Writes::pieces) {
     if (params.last) {
       return launch_configuration<Scalar, Strict, Stride, Row, true, Writes::pixels>(plan, params, stream);
     }

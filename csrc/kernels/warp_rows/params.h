@@ -28,12 +28,14 @@ struct Params {
   int32_t y_row_bytes;
   bool whole_sectors;                                // rows of y begin and end with sectors of memory
   int32_t strip_bits, tile_bits;                     // a block has 2^strip_bits strips, and 2^tile_bits tiles
+  Divisor block_strips;                              // of sectors: any number of strips
   bool last;                                         // channels_last
   bool aligned;                                      // of 16 bits, words of two columns begin where rows of x do
   int32_t store_width;                               // elements of y that can be written at once
   Divisor chunks, strip_blocks, tile_blocks, tiles;  // of a block's index; of a tile's
   Divisor window;                                    // of a weight's index: phases of a row x columns of x
   int32_t tap_columns[most_windows];                 // the kernel's column of a phase and a column of x; or -1
+  uint32_t bare;                          // a bit for each phase of the rows: without taps
   uint32_t rows[most_phases][most_rows];  // of x, of a phase: taps of the phases and columns; kernel row << 16
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);
@@ -69,6 +71,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   q.y_row_bytes = static_cast<int32_t>(p.out_w * bytes);
   q.whole_sectors = common_width(o.result, bytes, {y_image, y_channel, p.out_w},
                                  static_cast<int32_t>(sector_bytes / bytes)) == sector_bytes / bytes;
+  q.block_strips = Divisor(t.block_strips);
   q.chunks = Divisor(t.chunks), q.strip_blocks = Divisor(t.strip_blocks);
   q.tile_blocks = Divisor(t.tile_blocks), q.tiles = Divisor(ceil_div(t.tiles, t.warp_tiles));
   q.groups = static_cast<int32_t>(p.groups), q.window = Divisor(p.stride_w * c.columns);
@@ -85,6 +88,7 @@ inline Params make_params(const Plan& plan, const Problem& p, const Operands& o)
   }
   for (int32_t r = 0; r < q.h.stride; ++r) {
     const Phase& phase = q.h.phases.of[r];
+    if (phase.count == 0 || taps == 0) q.bare |= 1u << r;
     for (int32_t i = 0; i < phase.count; ++i) {
       const int32_t row = phase.top - i * q.h.input_step - (q.h.phases.last - c.rows + 1);
       q.rows[r][row] = taps | static_cast<uint32_t>(phase.tap + i * q.h.tap_step) << 16;
