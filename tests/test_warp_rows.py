@@ -29,12 +29,12 @@ from convt import _C
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 PRECISIONS = ("tf32", "ieee", "float16", "bfloat16")
 WINDOWS = ("2x2", "3x2", "3x3")
-# Those that write rows whole have no channels_last.
-WHOLE = tuple(f"warp_rows/{window}_rows" for window in ("2x2", "3x2", "1x1"))
-CONFIGURATIONS = (*(f"warp_rows/{window}" for window in WINDOWS), *WHOLE)
+# Those that write rows whole, or whole sectors of them, have no channels_last.
+ROWS = tuple(f"warp_rows/{name}" for name in ("2x2_sectors", "3x2_sectors", "2x2_rows", "3x2_rows", "1x1_rows"))
+CONFIGURATIONS = (*(f"warp_rows/{window}" for window in WINDOWS), *ROWS)
 STRIDES = (1, 2, 3)
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
-BOTH = tuple((c, memory) for memory in LAYOUTS for c in CONFIGURATIONS if c not in WHOLE or memory == LAYOUTS[0])
+BOTH = tuple((c, memory) for memory in LAYOUTS for c in CONFIGURATIONS if c not in ROWS or memory == LAYOUTS[0])
 
 # Layers of benchmarks/data/cases.csv.
 LAYERS = {
@@ -50,7 +50,7 @@ KB81 = Problem(16, 32, 64, (64, 128), (3, 3), (5, 5), (1, 1), (0, 0), 1, (2, 2))
 
 def test_random_problems_in_the_emulator(tmp_path):
     """In buffers of exactly their size, of every alignment, cut in every way, with infinities and NaN."""
-    simt_program.run(simt_program.build("warp_rows_simt.cpp", tmp_path), 0, 360)
+    simt_program.run(simt_program.build("warp_rows_simt.cpp", tmp_path), 0, 480)
 
 
 def candidates(p, dtype=torch.float32, memory=torch.contiguous_format, device="h200"):
@@ -72,7 +72,8 @@ def test_real_layers_are_taken(layer, memory, dtype):
 
 def test_refusals_say_why():
     takes = Problem(2, 16, 32, (6, 8), (2, 2), (2, 2), (0, 0), (0, 0), 2)
-    assert {c.refusal for c in candidates(takes).values()} == {""}
+    whole = "takes rows of outputs that are no whole sectors of memory"
+    assert {c.refusal for c in candidates(takes).values()} == {"", whole}
     refused = {
         "takes at most 8 input channels a group, not 9": Problem(1, 9, 8, (6, 8), (2, 2), (2, 2)),
         "takes strides of a row of 1 to 3, not 4": Problem(1, 8, 8, (6, 8), (2, 4), (2, 4)),
@@ -88,7 +89,7 @@ def test_refusals_say_why():
     for reason, p in refused.items():
         assert reason in {c.refusal for c in candidates(p).values()}
     odd = Problem(2, 14, 32, (6, 8), (2, 2), (2, 2), (0, 0), (0, 0), 2)
-    assert {c.refusal for c in candidates(odd).values()} == {""}
+    assert {c.refusal for c in candidates(odd).values()} == {"", whole}
     assert {c.refusal for c in candidates(odd, memory=torch.channels_last).values()} == {
         "takes inputs in channels_last of pairs of channels, the first one aligned to 16 bytes"
     }
@@ -106,6 +107,20 @@ def test_refusals_say_why():
     for reason, of_layer in refused.items():
         assert of_layer[rows].refusal == reason
     assert candidates(Problem(1, 8, 8, (6, 128), (2, 2), (2, 2)))[rows].fits
+    sectors = "2x2_sectors"
+    for dtype, width in ((torch.float16, 20), (torch.float32, 18)):
+        assert candidates(Problem(1, 8, 8, (6, width), (2, 2), (2, 2)), dtype)[sectors].fits
+    refused = {
+        whole: Problem(1, 8, 8, (6, 24), (2, 2), (2, 2)),
+        "takes rows of outputs of at least 64 bytes, not 56": Problem(1, 8, 8, (6, 7), (2, 2), (2, 2)),
+        "takes rows of at most 256 outputs, not 258": Problem(1, 8, 8, (6, 129), (2, 2), (2, 2)),
+    }
+    for reason, p in refused.items():
+        assert candidates(p)[sectors].refusal == reason
+    assert candidates(takes, memory=torch.channels_last)[sectors].refusal == (
+        "writes rows of channels, takes no channels_last"
+    )
+    assert candidates(takes, device="a100")[sectors].refusal == "needs sm_90"
     assert "takes at most 32 input channels a group, not 33" in {
         c.refusal for c in candidates(Problem(1, 33, 8, (6, 8), (2, 2), (2, 2))).values()
     }
@@ -124,6 +139,9 @@ def test_layers_of_its_kind_are_planned_with_it():
             assert explained(p, dtype, memory, device="h200").algorithm == "warp_rows"
     for dtype in DTYPES:
         assert explained(KB81, dtype, device="h200").configuration == "1x1_rows"
+    # Rows of 766 columns, every second one without taps.
+    for dtype in DTYPES[1:]:
+        assert explained(LAYERS["kb75"], dtype, device="h200").configuration == "3x2_sectors"
 
 
 # GPU
@@ -135,7 +153,7 @@ def problem(rng, configuration, most_height=12, most_width=150, memory=torch.con
     most_channels = 32 if one else 8
     while True:
         groups = rng.choice((1, 1, 2, 3, 8))
-        strides = (2, 3, 4, 5) if one else STRIDES[1:] if configuration in WHOLE else STRIDES
+        strides = (2, 3, 4, 5) if one else STRIDES[1:] if configuration in ROWS else STRIDES
         stride = (rng.randint(1, 5), rng.choice(strides))
         dilation = (1, 1) if rng.random() < 0.6 else (rng.randint(1, 3), rng.randint(1, 3))
         p = Problem(
@@ -187,7 +205,7 @@ def test_random_problems(configuration, precision, memory, seed):
 @pytest.mark.parametrize("stride", STRIDES)
 def test_misaligned_inputs(precision, offset, stride):
     p = Problem(2, 16, 32, (7, 40), (2, stride), (2, stride), (1, 1), (0, 0), 2)
-    configurations = [c for c in CONFIGURATIONS if c not in WHOLE or stride > 1]
+    configurations = [c for c in CONFIGURATIONS if c not in ROWS or stride > 1]
     check_misaligned(configurations, precision, p, offset)
 
 
@@ -216,7 +234,7 @@ def test_nan_and_inf_spread_by_taps_only(configuration, memory, precision):
 @pytest.mark.parametrize("memory", LAYOUTS, ids=str)
 def test_the_largest_numbers_are_not_lost_in_parts(memory):
     configurations = [c for c, taken in BOTH if taken == memory]
-    check_the_largest_numbers(configurations, Problem(1, 8, 8, (5, 40), (2, 2), (2, 2)), memory)
+    check_the_largest_numbers(configurations, Problem(1, 8, 8, (5, 41), (2, 2), (2, 2)), memory)
 
 
 @pytest.mark.gpu

@@ -541,6 +541,13 @@ T shuffle(T v, int source) {
   return s.result;
 }
 inline int lane() { return static_cast<int>(block->current->lane); }
+// What is at an address of shared memory, which a vector must divide.
+template <class T>
+T& shared(uintptr_t at) {
+  if (at % sizeof(T) != 0) fail("an access of shared memory is not aligned");
+  return *reinterpret_cast<T*>(at);
+}
+
 }  // namespace simt
 
 template <class T>
@@ -592,16 +599,14 @@ using SharedAddress = uintptr_t;
 inline SharedAddress shared_address(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 inline SharedAddress dynamic_shared_address() { return shared_address(simt::block->shared); }
 inline uint32_t load_shared_2(SharedAddress from) { return *reinterpret_cast<const uint16_t*>(from); }
-inline uint2 load_shared_8(SharedAddress from) { return *reinterpret_cast<const uint2*>(from); }
-inline uint32_t load_shared_4(SharedAddress from) { return *reinterpret_cast<const uint32_t*>(from); }
-inline uint4 load_shared_16(SharedAddress from) { return *reinterpret_cast<const uint4*>(from); }
-inline void store_shared_2(SharedAddress to, uint32_t a) {
-  *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(a);
-}
-inline void store_shared_4(SharedAddress to, float a) { *reinterpret_cast<float*>(to) = a; }
-inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { *reinterpret_cast<uint2*>(to) = {a, b}; }
+inline uint2 load_shared_8(SharedAddress from) { return simt::shared<const uint2>(from); }
+inline uint32_t load_shared_4(SharedAddress from) { return simt::shared<const uint32_t>(from); }
+inline uint4 load_shared_16(SharedAddress from) { return simt::shared<const uint4>(from); }
+inline void store_shared_2(SharedAddress to, uint32_t a) { simt::shared<uint16_t>(to) = static_cast<uint16_t>(a); }
+inline void store_shared_4(SharedAddress to, float a) { simt::shared<float>(to) = a; }
+inline void store_shared_8(SharedAddress to, uint32_t a, uint32_t b) { simt::shared<uint2>(to) = {a, b}; }
 inline void store_shared_16(SharedAddress to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  *reinterpret_cast<uint4*>(to) = {a, b, c, d};
+  simt::shared<uint4>(to) = {a, b, c, d};
 }
 inline void store_global_8(void* to, uint32_t a, uint32_t b) { *static_cast<uint2*>(to) = {a, b}; }
 inline void store_global_16(void* to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

@@ -29,7 +29,7 @@ inline constexpr int32_t inputs_at_once = 24;             // elements of x that 
 inline constexpr int64_t most_shared_bytes = 112 << 10;   // as much as lets two blocks share a multiprocessor
 inline constexpr int64_t multiprocessors = 132;           // which warpgroups are to fill
 
-inline constexpr int32_t barrier_bytes = 16;              // with what keeps the copy of x behind it aligned
+inline constexpr int32_t barrier_bytes = 16;  // with what keeps the copy of x behind it aligned
 constexpr int32_t table_words(int32_t steps) { return (steps + 3) / 4 * 4; }
 
 // How a problem is cut into blocks.
@@ -39,7 +39,7 @@ struct Tiling : large_stride::Positions {
   int64_t in_columns = 0;                       // of the inputs in shared memory, whose pixels are positions, too
   int64_t padded_stride = 0, phase_blocks = 0;  // of a warpgroup's phases of one channel
   int64_t groups = 0, blocks = 0;               // warpgroups of a block; blocks of an image's row block
-  int64_t copied_rows = 0, copied_bytes = 0;    // of x, that the copy engine brings as they are, if it can
+  int64_t copied_bytes = 0;                     // of x, that the copy engine brings as they are, if it can
 
   int64_t positions() const { return ceil_div<int64_t>((rows - 1) * in_columns + q_w, columns) * columns; }
   // With the furthest tap's, and one more, where K has an odd number of units.
@@ -64,14 +64,14 @@ inline Tiling make_tiling(const Problem& p, const Cut& cut) {
   t.phase_blocks = ceil_div<int64_t>(p.stride_h * t.padded_stride, group_phases);
   t.rows = ceil_div<int64_t>(t.q_h, cut.row_blocks), t.row_blocks = ceil_div<int64_t>(t.q_h, t.rows);
   t.groups = cut.groups, t.blocks = ceil_div<int64_t>(t.phase_blocks * p.out_channels_per_group(), t.groups);
-  // Of each channel some rows of an image, which follow each other and begin at 16 bytes.
-  const int64_t size = element_size(p.dtype), rows = std::min(p.in_h, t.rows + t.taps_h - 1),
-                bytes = checked_mul(p.in_channels_per_group(), rows * p.in_w) * size;
+  // Of each channel the rows of an image, or some of them, which follow each other and begin at 16 bytes.
+  const int64_t size = element_size(p.dtype);
   const auto whole = [&](int64_t n, int64_t elements) { return n <= 1 || elements * size % unit_bytes == 0; };
   if (dense(p.in_w, p.x_strides[3], 1) && dense(p.in_h, p.x_strides[2], p.in_w) && whole(p.batch, p.x_strides[0]) &&
       whole(p.in_channels, p.x_strides[1]) && whole(2, t.row_blocks == 1 ? p.in_h * p.in_w : p.in_w)) {
-    t.copied_rows = rows, t.copied_bytes = bytes;
-    if (t.shared_bytes(configs[config_count - 1].steps) > most_shared_bytes) t.copied_rows = t.copied_bytes = 0;
+    const int64_t rows = t.row_blocks == 1 ? p.in_h : std::min(p.in_h, t.rows + t.taps_h - 1);
+    t.copied_bytes = checked_mul(p.in_channels_per_group(), rows * p.in_w) * size;
+    if (t.shared_bytes(configs[config_count - 1].steps) > most_shared_bytes) t.copied_bytes = 0;
   }
   return t;
 }

@@ -107,8 +107,10 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
   const Scalar* const x = large_stride::inputs_of<Scalar>(p, task);
   const int32_t x_row = p.first_q_h + first_row - (p.taps_h - 1), x_column = p.first_q_w - (p.taps_w - 1);  // the first
   // As they are, rows of all channels, if the copy engine can.
-  const int32_t copied_row = larger(x_row, 0),
-                copied = (smaller(x_row + p.rows + p.taps_h - 1, p.h.in) - copied_row) * p.w_axis.in;  // of a channel
+  const bool copies_all = p.row_blocks.divisor == 1;
+  const int32_t copied_row = copies_all ? 0 : larger(x_row, 0),
+                copied_end = copies_all ? p.h.in : smaller(x_row + p.rows + p.taps_h - 1, p.h.in),
+                copied = (copied_end - copied_row) * p.w_axis.in;  // elements of a channel
   const device::SharedAddress copy_barrier = device::shared_address(of_steps + table_words(steps)),
                               copy = copy_barrier + barrier_bytes;
   if (p.copies_x && is_stager && group_thread < 32) {
@@ -153,8 +155,8 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
     for (int i = 0; i < at_once; ++i) {
       const Pixel at = pixel_of(number_of(first + i * group_threads));
       const bool exists = at.exists && first + i * group_threads < pixel_units;
-      const Scalar* from = x + (at.channel * p.x_channel_stride + at.row * p.x_row_stride +
-                                at.column * p.x_column_stride);
+      const Scalar* from =
+          x + (at.channel * p.x_channel_stride + at.row * p.x_row_stride + at.column * p.x_column_stride);
 #pragma unroll
       for (int c = 0; c < unit; ++c, from += p.x_channel_stride) {
         load_if<size>(exists && at.channel + c < p.channels, from, &v[i][c]);
@@ -219,28 +221,30 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
 
   // The last warpgroup brings inputs, while the others' weights are on their way, and then its own.
   if (is_stager) {
-    uint32_t v[at_once][unit];
-    if (!p.copies_x) load_inputs(group_thread, v);
+    const auto find_positions = [&] {
 #pragma unroll 1
-    for (int32_t i = group_thread; i < p.positions; i += group_threads) {
-      auto column = static_cast<uint32_t>(i);
-      const auto row = static_cast<int32_t>(p.in_columns.divide(column));
-      const auto q = static_cast<int32_t>(column);
-      const bool exists = row < p.rows && first_row + row < p.q_h && q < p.q_w;
-      const Place at = place_of(p, first_row, row, q);
-      const bool whole = at.row >= 0 && at.row + p.h.stride <= p.h.out && at.column >= 0 &&
-                         at.column + p.w_axis.stride <= p.w_axis.out;
-      of_positions[i] =
-          exists ? (at.row * p.y_row_stride + at.column * p.y_column_stride) * size + (whole ? 0 : 1) : nowhere;
-    }
+      for (int32_t i = group_thread; i < p.positions; i += group_threads) {
+        auto column = static_cast<uint32_t>(i);
+        const auto row = static_cast<int32_t>(p.in_columns.divide(column));
+        const auto q = static_cast<int32_t>(column);
+        const bool exists = row < p.rows && first_row + row < p.q_h && q < p.q_w;
+        const Place at = place_of(p, first_row, row, q);
+        const bool whole = at.row >= 0 && at.row + p.h.stride <= p.h.out && at.column >= 0 &&
+                           at.column + p.w_axis.stride <= p.w_axis.out;
+        of_positions[i] =
+            exists ? (at.row * p.y_row_stride + at.column * p.y_column_stride) * size + (whole ? 0 : 1) : nowhere;
+      }
+    };
     if (p.copies_x) {
+      find_positions();
       device::mbarrier_wait(copy_barrier, 0);
 #pragma unroll 2
       for (int32_t number = group_thread; number < pixel_units; number += group_threads) {
         const Pixel at = pixel_of(number);
         const bool exists = at.exists && at.row < x_row + p.rows + p.taps_h - 1;  // beyond, pixels nobody needs
         device::SharedAddress from =
-            copy + static_cast<uint32_t>((at.channel * copied + (at.row - copied_row) * p.w_axis.in + at.column) * size);
+            copy +
+            static_cast<uint32_t>((at.channel * copied + (at.row - copied_row) * p.w_axis.in + at.column) * size);
         uint32_t of_unit[unit];
 #pragma unroll
         for (int c = 0; c < unit; ++c, from += static_cast<uint32_t>(copied * size)) {
@@ -252,6 +256,9 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
         store_unit(number, of_unit);
       }
     } else {
+      uint32_t v[at_once][unit];
+      load_inputs(group_thread, v);
+      find_positions();
       store_inputs(group_thread, v);
 #pragma unroll 1
       for (int32_t first = group_thread + at_once * group_threads; first < pixel_units;

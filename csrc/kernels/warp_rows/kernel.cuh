@@ -435,8 +435,7 @@ __noinline__ __device__ void repair(const Params& p, const float* bias, int32_t 
       return to + (channel * p.y_channel + column * y_column);
     };
     const auto value = [&](int32_t channel, int32_t column) {
-      return bias[channel] +
-             sum_of_phases<Scalar, Strict>(p, image, row, first_column + column, b.group, co + channel);
+      return bias[channel] + sum_of_phases<Scalar, Strict>(p, image, row, first_column + column, b.group, co + channel);
     };
     if constexpr (sectors) {
 #pragma unroll 1
@@ -728,8 +727,8 @@ struct LastOutput {
   }
 };
 
-// Outputs that meet in shared memory, each channel as far behind a multiple of 16 bytes as it is in y, so that vectors of
-// memory are vectors there; sectors of memory that rows share have parts of both.
+// Outputs that meet in shared memory, each channel as far behind a multiple of 16 bytes as it is in y, so that vectors
+// of memory are vectors there; sectors of memory that rows share have parts of both.
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct Shifted {
   static constexpr int of_lane = lane_columns(sizeof(Scalar), Stride), run = of_lane * Stride, columns_of_run = 8 * run;
@@ -869,9 +868,9 @@ struct Shifted {
   }
   // Outputs of a channel that no tap reaches, by one thread.
   CONVT_DEVICE void store_bias(int channel, char* at, uint32_t bytes) const {
-    const device::SharedAddress from = device::dynamic_shared_address() +
-                                       static_cast<uint32_t>(p.t.places.bias_rows +
-                                                             (p.bias == nullptr ? 0 : channel) * p.t.bias_bytes);
+    const device::SharedAddress from =
+        device::dynamic_shared_address() +
+        static_cast<uint32_t>(p.t.places.bias_rows + (p.bias == nullptr ? 0 : channel) * p.t.bias_bytes);
     const auto most = static_cast<uint32_t>(p.t.bias_bytes);
 #pragma unroll 1
     for (; bytes > most; bytes -= most, at += most) device::bulk_store(at, from, most);
@@ -887,8 +886,8 @@ struct Shifted {
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct WholeRows : Shifted<Scalar, Strict, Stride, Rows> {
   using Base = Shifted<Scalar, Strict, Stride, Rows>;
-  using Base::p, Base::lane, Base::size, Base::columns, Base::columns_of_run, Base::run, Base::pitch, Base::place_of;
   using Base::byte, Base::store_elements, Base::load_pair, Base::pair_of, Base::join, Base::each_channel;
+  using Base::p, Base::lane, Base::size, Base::columns, Base::columns_of_run, Base::run, Base::pitch, Base::place_of;
   template <int Count>
   using Words = Base::template Words<Count>;
 
@@ -941,10 +940,9 @@ struct WholeRows : Shifted<Scalar, Strict, Stride, Rows> {
   }
   // A row without taps.
   CONVT_DEVICE void put_bias(Scalar* to, const float* bias) {
-    each_channel(to + first_channel, strip, channels, before == Before::bias,
-                 [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) {
-                   Base::store_bias(tile * 8 + c, at, bytes);
-                 });
+    each_channel(
+        to + first_channel, strip, channels, before == Before::bias,
+        [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) { Base::store_bias(tile * 8 + c, at, bytes); });
     if (before != Before::nothing || strip > 0) return;
     each_sector(to, [&](int c, uint32_t of_last, Scalar* sector, device::SharedAddress) {
       if (of_last > 0) store_elements(sector, pair_of(bias[c]), of_last, sector_bytes);
@@ -1038,8 +1036,8 @@ struct WholeRows : Shifted<Scalar, Strict, Stride, Rows> {
 template <class Scalar, bool Strict, int Stride, int Rows>
 struct Sectors : Shifted<Scalar, Strict, Stride, Rows> {
   using Base = Shifted<Scalar, Strict, Stride, Rows>;
-  using Base::p, Base::lane, Base::size, Base::columns, Base::columns_of_run, Base::run, Base::pitch, Base::place_of;
   using Base::byte, Base::store_elements, Base::load_pair, Base::pair_of, Base::join;
+  using Base::p, Base::lane, Base::size, Base::columns, Base::columns_of_run, Base::run, Base::pitch, Base::place_of;
 
   // What the row before or behind this one is.
   enum class Neighbour { none, outputs, bias };
@@ -1101,10 +1099,9 @@ struct Sectors : Shifted<Scalar, Strict, Stride, Rows> {
   }
   // A row without taps.
   CONVT_DEVICE void put_bias(Scalar* to, const float* bias) const {
-    Base::each_channel(to + (strip * p.y_channel - first_column()), strip, channels, false,
-                       [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) {
-                         Base::store_bias(tile * 8 + c, at, bytes);
-                       });
+    Base::each_channel(
+        to + (strip * p.y_channel - first_column()), strip, channels, false,
+        [&](int c, uint32_t, char* at, uint32_t, uint32_t bytes) { Base::store_bias(tile * 8 + c, at, bytes); });
     if (strip == 0 && before != Neighbour::outputs) {
       each_end(to, 0, [&](int c, uint32_t inside, Scalar* sector, device::SharedAddress) {
         if (inside > 0) store_elements(sector, pair_of(bias[c]), before == Neighbour::bias ? 0 : inside, sector_bytes);
@@ -1167,11 +1164,10 @@ struct Sectors : Shifted<Scalar, Strict, Stride, Rows> {
 template <class Scalar, bool Strict, int Stride, int Rows, int Columns, int Steps, bool Aligned, Writes writes>
 CONVT_DEVICE void compute(const Params& p) {
   constexpr bool Last = writes == Writes::pixels, whole = writes == Writes::rows, sectors = writes == Writes::sectors;
-  using Y = std::conditional_t<
-      Last, LastOutput<Scalar, Strict, Stride, Rows>,
-      std::conditional_t<whole, WholeRows<Scalar, Strict, Stride, Rows>,
-                         std::conditional_t<sectors, Sectors<Scalar, Strict, Stride, Rows>,
-                                            Output<Scalar, Strict, Stride, Rows>>>>;
+  using Y = std::conditional_t<Last, LastOutput<Scalar, Strict, Stride, Rows>,
+                               std::conditional_t<whole, WholeRows<Scalar, Strict, Stride, Rows>,
+                                                  std::conditional_t<sectors, Sectors<Scalar, Strict, Stride, Rows>,
+                                                                     Output<Scalar, Strict, Stride, Rows>>>>;
   constexpr int of_lane = Y::of_lane, pixel_tiles = of_lane / 2;
   constexpr int words = fragment_words(sizeof(Scalar), Strict);
   // Strict float32 sums the products of two columns of the kernel together, and the larger ones apart; at a stride of 3

@@ -15,7 +15,8 @@ cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStr
   static Prepared prepared;
   const cudaError_t error = prepared.prepare(kernel);
   if (error != cudaSuccess) return error;
-  kernel<<<static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(params.t.shared_bytes), stream>>>(params);
+  kernel<<<static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
+           static_cast<size_t>(params.t.shared_bytes), stream>>>(params);
   return cudaGetLastError();
 }
 

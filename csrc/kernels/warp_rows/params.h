@@ -35,7 +35,7 @@ struct Params {
   Divisor chunks, strip_blocks, tile_blocks, tiles;  // of a block's index; of a tile's
   Divisor window;                                    // of a weight's index: phases of a row x columns of x
   int32_t tap_columns[most_windows];                 // the kernel's column of a phase and a column of x; or -1
-  uint32_t bare;                          // a bit for each phase of the rows: without taps
+  uint32_t bare;                                     // a bit for each phase of the rows: without taps
   uint32_t rows[most_phases][most_rows];  // of x, of a phase: taps of the phases and columns; kernel row << 16
 };
 static_assert(std::is_trivially_copyable_v<Params> && sizeof(Params) <= 4096);

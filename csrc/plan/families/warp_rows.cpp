@@ -57,17 +57,19 @@ std::string window_refusal(const warp_rows::Config& config, const Problem& p) {
   return "";
 }
 
-// Rows of outputs that have a whole sector wherever they begin.
-constexpr int64_t least_row_bytes = 2 * warp_rows::sector_bytes;
-std::string short_rows(int64_t bytes) {
-  return "takes rows of outputs of at least " + std::to_string(least_row_bytes) + " bytes, not " +
-         std::to_string(bytes);
-}
-
-// Why a block has not enough warps for a row; empty if it has.
-std::string long_rows(const warp_rows::Config& config, const Problem& p) {
+// Why a configuration whose warps write rows together does not take the problem.
+std::string rows_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
   const auto number = [](int64_t n) { return std::to_string(n); };
-  const int64_t bytes = element_size(p.dtype);
+  if (std::string reason = hopper_refusal(device); !reason.empty()) return reason;
+  if (warp_rows::is_last(p)) return "writes rows of channels, takes no channels_last";
+  const int64_t bytes = element_size(p.dtype), row_bytes = p.out_w * bytes;
+  if (config.sectors() && row_bytes % warp_rows::sector_bytes == 0) {
+    return "takes rows of outputs that are no whole sectors of memory";
+  }
+  constexpr int64_t least_bytes = 2 * warp_rows::sector_bytes;  // so that a row has a whole sector
+  if (row_bytes < least_bytes) {
+    return "takes rows of outputs of at least " + number(least_bytes) + " bytes, not " + number(row_bytes);
+  }
   const int64_t columns =
       warp_rows::warps * p.stride_w * warp_rows::warp_columns(bytes, p.strict_float32(), p.stride_w, config.rows) -
       warp_rows::counted(config, p.axis_w()).skipped;
@@ -75,31 +77,10 @@ std::string long_rows(const warp_rows::Config& config, const Problem& p) {
   return "takes rows of at most " + number(columns) + " outputs, not " + number(p.out_w);
 }
 
-// Why a configuration that writes whole rows does not take the problem.
-std::string rows_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
-  const auto number = [](int64_t n) { return std::to_string(n); };
-  if (std::string reason = hopper_refusal(device); !reason.empty()) return reason;
-  if (warp_rows::is_last(p)) return "writes rows of channels, takes no channels_last";
-  const int64_t bytes = element_size(p.dtype), row_bytes = p.out_w * bytes;
-  if (row_bytes < least_row_bytes) return short_rows(row_bytes);
-  return long_rows(config, p);
-}
-
-// Why a configuration that writes whole sectors does not take the problem.
-std::string sectors_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
-  if (std::string reason = hopper_refusal(device); !reason.empty()) return reason;
-  if (warp_rows::is_last(p)) return "writes rows of channels, takes no channels_last";
-  const int64_t bytes = element_size(p.dtype), row_bytes = p.out_w * bytes;
-  if (row_bytes % warp_rows::sector_bytes == 0) return "takes rows of outputs that are no whole sectors of memory";
-  if (row_bytes < least_row_bytes) return short_rows(row_bytes);
-  return long_rows(config, p);
-}
-
 // Why a configuration does not take a problem that the family may take.
 std::string configuration_refusal(const warp_rows::Config& config, const Problem& p, const DeviceInfo& device) {
   std::string reason = window_refusal(config, p);
-  if (reason.empty() && config.whole()) reason = rows_refusal(config, p, device);
-  if (reason.empty() && config.sectors()) reason = sectors_refusal(config, p, device);
+  if (reason.empty() && (config.whole() || config.sectors())) reason = rows_refusal(config, p, device);
   if (!reason.empty()) return reason;
   const int64_t shared = warp_rows::tiling(config, p, warp_rows::least_cut(config, p)).shared_bytes;
   if (shared <= device.shared_memory_per_block) return "";
