@@ -91,21 +91,22 @@ CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor 
 }
 
 // The same with a predicate: whether d is added to is known when it is executed.
-#define CONVT_WGMMA_IF(shape, types, count, next, adds, options)                                                      \
-  asm volatile("{\n.reg .pred adds;\nsetp.ne.u32 adds, %" #adds ", 0;\nwgmma.mma_async.sync.aligned." shape "." types \
-               " {" CONVT_NAMES_##count "}, %" #count ", %" #next ", adds, " options ";\n}"                           \
-               : CONVT_OPERANDS_##count("+f", 0)                                                                      \
+#define CONVT_WGMMA_IF(types)                                                                                   \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.u32 adds, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16." types \
+               " {" CONVT_NAMES_64 "}, %64, %65, adds, 1, 1, 1, 1;\n}"                                          \
+               : CONVT_OPERANDS_64("+f", 0)                                                                     \
                : "l"(a), "l"(b), "r"(d_is_added_to))
+
 template <WgmmaType type, int N>
 CONVT_DEVICE void wgmma_as_in_memory(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b,
                                      uint32_t d_is_added_to) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   static_assert(N == 128);
   if constexpr (type == WgmmaType::float16) {
-    CONVT_WGMMA_IF("m64n128k16", "f32.f16.f16", 64, 65, 66, "1, 1, 1, 1");
+    CONVT_WGMMA_IF("f32.f16.f16");
   } else {
     static_assert(type == WgmmaType::bfloat16);
-    CONVT_WGMMA_IF("m64n128k16", "f32.bf16.bf16", 64, 65, 66, "1, 1, 1, 1");
+    CONVT_WGMMA_IF("f32.bf16.bf16");
   }
 #endif
 }

@@ -16,7 +16,7 @@ struct Params : StridedParams {
   int32_t first_q_h, first_q_w, q_h;
   int32_t rows, positions;  // of a block: of positions, and rounded up
   int32_t pixels, plane;    // of the inputs in shared memory
-  int32_t padded_stride, phase_tasks;
+  int32_t phase_tasks;
   Divisor blocks, row_blocks, groups, parts, phase_blocks, phase_row, q_w, in_columns, pair_count, taps_of_row;
   bool load_vectors;   // whether weights of neighbouring phases can be loaded at once
   bool store_vectors;  // whether a lane's outputs of a position can be stored at once
@@ -33,7 +33,6 @@ inline Params make_params(const Config& c, const Problem& p, const Tiling& t, co
   q.q_h = static_cast<int32_t>(t.q_h);
   q.rows = static_cast<int32_t>(t.rows), q.positions = static_cast<int32_t>(t.positions());
   q.plane = static_cast<int32_t>(t.plane);
-  q.padded_stride = static_cast<int32_t>(t.padded_stride);
   q.phase_tasks = static_cast<int32_t>(t.parts * t.phase_blocks * p.out_channels_per_group());
   q.parts = Divisor(t.parts);
   q.blocks = Divisor(t.blocks), q.row_blocks = Divisor(t.row_blocks), q.groups = Divisor(p.groups);

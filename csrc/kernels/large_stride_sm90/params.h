@@ -15,7 +15,7 @@ struct Params : StridedParams {
   int32_t planes, units;
   int32_t first_q_h, first_q_w, q_h, q_w;
   int32_t rows, positions, plane_pixels;  // of a block
-  int32_t padded_stride, tasks;
+  int32_t tasks;
   Divisor blocks, row_blocks, groups, phase_blocks, phase_row, in_columns, by_pixels, by_taps, taps_of_row;
   bool load_vectors;   // whether weights of neighbouring phases can be loaded at once
   bool store_vectors;  // whether a lane's outputs of a position can be stored at once
@@ -35,7 +35,7 @@ inline Params make_params(const Problem& p, const Tiling& t, const Operands& o) 
   q.planes = narrow(t.planes), q.units = narrow(t.units);
   q.first_q_h = narrow(t.first_q_h), q.first_q_w = narrow(t.first_q_w), q.q_h = narrow(t.q_h), q.q_w = narrow(t.q_w);
   q.rows = narrow(t.rows), q.positions = narrow(t.positions()), q.plane_pixels = narrow(t.plane_pixels());
-  q.padded_stride = narrow(t.padded_stride), q.tasks = narrow(t.phase_blocks * p.out_channels_per_group());
+  q.tasks = narrow(t.phase_blocks * p.out_channels_per_group());
   q.blocks = Divisor(t.blocks), q.row_blocks = Divisor(t.row_blocks), q.groups = Divisor(p.groups);
   q.phase_blocks = Divisor(t.phase_blocks), q.phase_row = Divisor(t.padded_stride);
   q.in_columns = Divisor(t.in_columns), q.by_pixels = Divisor(t.plane_pixels()), q.by_taps = Divisor(q.taps),
