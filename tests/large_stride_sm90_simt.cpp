@@ -13,7 +13,7 @@ namespace {
 
 namespace family = large_stride_sm90;
 
-int vectors = 0, row_blocks = 0, idle = 0;
+int vectors = 0, row_blocks = 0, idle = 0, copied = 0;
 
 Problem random_problem(const family::Config& config, DataType dtype) {
   return random_large_stride(dtype, 8 * config.steps, [&](const Problem& p) {
@@ -42,12 +42,16 @@ bool run(int32_t row) {
   plan.shared_bytes = tiling.shared_bytes(family::configs[row].steps);
   const family::Params params = family::make_params(p, tiling, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data});
   vectors += params.load_vectors && params.store_vectors, row_blocks += tiling.row_blocks > 1;
-  idle += tiling.blocks * tiling.groups > params.tasks;
+  idle += tiling.blocks * tiling.groups > params.tasks, copied += params.copies_x;
   visit_row<family::config_count>(row, [&]<int Row>() {
     simt::launch(static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block),
                  static_cast<size_t>(plan.shared_bytes), [&] {
-                   params.load_vectors ? family::large_stride_sm90_kernel<Scalar, true, Row>(params)
-                                       : family::large_stride_sm90_kernel<Scalar, false, Row>(params);
+                   const auto run_kernel = [&]<bool Vectors>() {
+                     params.copies_x ? family::large_stride_sm90_kernel<Scalar, Vectors, Row, true>(params)
+                                     : family::large_stride_sm90_kernel<Scalar, Vectors, Row, false>(params);
+                   };
+                   params.load_vectors ? run_kernel.template operator()<true>()
+                                       : run_kernel.template operator()<false>();
                  });
   });
   return c.template check_sums<false>(name.c_str());
@@ -64,7 +68,7 @@ int main(int argc, char** argv) {
            : type == 1 ? convt::run<convt::Float16>(number % rows)
                        : convt::run<convt::BFloat16>(number % rows);
   });
-  std::printf("vectors: %d, several blocks of rows: %d, idle warpgroups: %d\n", convt::vectors, convt::row_blocks,
-              convt::idle);
+  std::printf("vectors: %d, several blocks of rows: %d, idle warpgroups: %d, rows copied as they are: %d\n",
+              convt::vectors, convt::row_blocks, convt::idle, convt::copied);
   return status;
 }

@@ -87,7 +87,8 @@ CONVT_DEVICE void finish_weights(uint32_t (&a)[4]) {
   }
 }
 
-template <class Scalar, bool Vectors, int Row>
+// Rows of x are copied as they are (Copies) by a kernel of its own: the other one has nothing of it to fetch.
+template <class Scalar, bool Vectors, int Row, bool Copies>
 __global__ void __launch_bounds__(most_groups* group_threads, 1)
     large_stride_sm90_kernel(const __grid_constant__ Params p) {
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -113,7 +114,7 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
                 copied = (copied_end - copied_row) * p.w_axis.in;  // elements of a channel
   const device::SharedAddress copy_barrier = device::shared_address(of_steps + table_words(steps)),
                               copy = copy_barrier + barrier_bytes;
-  if (p.copies_x && is_stager && group_thread < 32) {
+  if (Copies && is_stager && group_thread < 32) {
     if (lane == 0) {
       device::mbarrier_init(copy_barrier, 1);
       device::mbarrier_init_fence();
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
             exists ? (at.row * p.y_row_stride + at.column * p.y_column_stride) * size + (whole ? 0 : 1) : nowhere;
       }
     };
-    if (p.copies_x) {
+    if constexpr (Copies) {
       find_positions();
       device::mbarrier_wait(copy_barrier, 0);
 #pragma unroll 2

@@ -7,16 +7,25 @@
 namespace convt::large_stride_sm90 {
 namespace {
 
-template <class Scalar, int Row>
-cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStream_t stream) {
-  const auto kernel =
-      params.load_vectors ? large_stride_sm90_kernel<Scalar, true, Row> : large_stride_sm90_kernel<Scalar, false, Row>;
-  static Prepared of_vectors, of_elements;
-  const cudaError_t error = (params.load_vectors ? of_vectors : of_elements).prepare(kernel);
+template <class Scalar, bool Vectors, int Row, bool Copies>
+cudaError_t launch_kernel(const Plan& plan, const Params& params, cudaStream_t stream) {
+  const auto kernel = large_stride_sm90_kernel<Scalar, Vectors, Row, Copies>;
+  static Prepared prepared;
+  const cudaError_t error = prepared.prepare(kernel);
   if (error != cudaSuccess) return error;
   kernel<<<static_cast<unsigned>(plan.grid), static_cast<unsigned>(plan.block), static_cast<size_t>(plan.shared_bytes),
            stream>>>(params);
   return cudaGetLastError();
+}
+
+template <class Scalar, int Row>
+cudaError_t launch_configuration(const Plan& plan, const Params& params, cudaStream_t stream) {
+  if (params.load_vectors) {
+    return params.copies_x ? launch_kernel<Scalar, true, Row, true>(plan, params, stream)
+                           : launch_kernel<Scalar, true, Row, false>(plan, params, stream);
+  }
+  return params.copies_x ? launch_kernel<Scalar, false, Row, true>(plan, params, stream)
+                         : launch_kernel<Scalar, false, Row, false>(plan, params, stream);
 }
 
 }  // namespace
