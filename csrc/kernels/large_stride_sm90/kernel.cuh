@@ -118,6 +118,9 @@ __global__ void __launch_bounds__(most_groups* group_threads, 1)
     if (lane == 0) {
       device::mbarrier_init(copy_barrier, 1);
       device::mbarrier_init_fence();
+    }
+    __syncwarp();
+    if (lane == 0) {
       device::mbarrier_arrive_expect(copy_barrier, static_cast<uint32_t>(larger(copied, 0) * p.channels * size));
     }
     __syncwarp();

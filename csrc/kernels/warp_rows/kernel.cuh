@@ -1114,10 +1114,12 @@ struct Sectors : Shifted<Scalar, Strict, Stride, Rows> {
     }
   }
 
-  // All rows are put.
-  CONVT_DEVICE void end() const {
+  // Whether the outputs of the warps that meet are to be repaired: of a sector, another warp has written a part.
+  CONVT_DEVICE bool end(bool spoilt) const {
+    if constexpr (Strict) spoilt = device::named_barrier_or(2 + group, 32 * p.t.strips, spoilt);
     device::bulk_commit();
     device::bulk_wait_read<0>();  // the block's shared memory
+    return spoilt;
   }
 
  private:
@@ -1487,7 +1489,8 @@ CONVT_DEVICE void compute(const Params& p) {
     if (!more) break;
   }
   if constexpr (Strict) spoilt = !(largest < largest_of_parts);
-  if constexpr (Last || sectors) out.end();
+  if constexpr (Last) out.end();
+  if constexpr (sectors) spoilt = out.end(spoilt);
   if constexpr (whole) {
     out.end_rows();
 #pragma unroll 1
