@@ -323,9 +323,10 @@ def test_the_compiler_keeps_wgmma_in_flight_whose_sums_are_shuffled(tmp_path):
 @with_source
 def test_the_compiler_keeps_wgmma_in_flight_whose_weights_are_registers(tmp_path):
     kernels = compile_for_hopper("large_stride_sm90/launch.cu", tmp_path)
-    # By whether weights of neighbouring phases are loaded at once.
-    both = 2 * configurations("large_stride_sm90")
-    assert count(kernels, r"I(f|NS_\w+Float16E)Lb\d") == dict.fromkeys(("f", "NS_7Float16E", "NS_8BFloat16E"), both)
+    # By whether weights of neighbouring phases are loaded at once, and whether rows of x are copied.
+    all_of_them = 4 * configurations("large_stride_sm90")
+    types = ("f", "NS_7Float16E", "NS_8BFloat16E")
+    assert count(kernels, r"I(f|NS_\w+Float16E)Lb\d") == dict.fromkeys(types, all_of_them)
 
 
 @with_source
