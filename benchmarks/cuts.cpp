@@ -192,21 +192,17 @@ struct WarpRows {
       const std::vector<Cut> tried = warp_rows::cuts_of_rows(config, p);
       result.insert(result.end(), tried.begin(), tried.end());
     }
-    if (config.sectors()) {
-      for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
-        for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
-          result.push_back({one.strips, rows, 1, 0, of_warp});
-        }
-      }
-      return result;
-    }
+    // The warps that write rows together have all of their strips.
+    const bool together = warp_rows::has_two_tiles(config.writes);
+    const int32_t least_buffers = config.whole() ? 1 : 0,
+                  most_buffers = config.whole() ? warp_rows::most_row_buffers : 0;
     for (int32_t tiles = 1; tiles <= most_tiles; tiles *= 2) {
-      for (int32_t strips = config.whole() ? result[0][0] : 1;
-           strips <= warp_rows::warps / tiles && strips < 2 * one.strips; strips *= 2) {
+      for (int32_t strips = together ? result[0][0] : 1; strips <= warp_rows::warps / tiles && strips < 2 * one.strips;
+           strips *= 2) {
         for (int32_t rows = 1; rows < 2 * most && rows <= 128; rows += rows < 6 ? 1 : rows / 3) {
-          if (config.whole()) {
+          if (together) {
             for (int32_t of_warp = 1; of_warp <= std::min(2, one.tiles); ++of_warp) {
-              for (int32_t buffers = 1; buffers <= warp_rows::most_row_buffers; ++buffers) {
+              for (int32_t buffers = least_buffers; buffers <= most_buffers; ++buffers) {
                 result.push_back({strips, rows, tiles, buffers, of_warp});
               }
             }
