@@ -90,23 +90,30 @@ CONVT_DEVICE void wgmma(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor 
 #endif
 }
 
-// The same with a predicate: whether d is added to is known when it is executed.
-#define CONVT_WGMMA_IF(types)                                                                                   \
-  asm volatile("{\n.reg .pred adds;\nsetp.ne.u32 adds, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16." types \
-               " {" CONVT_NAMES_64 "}, %64, %65, adds, 1, 1, 1, 1;\n}"                                          \
-               : CONVT_OPERANDS_64("+f", 0)                                                                     \
+// The same with a predicate, whose operand follows those of `count` accumulators, a and b: whether d is added to is
+// known when it is executed.
+#define CONVT_WGMMA_IF(shape, types, count, a0, b0, is)                                                                \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.u32 adds, %" #is ", 0;\nwgmma.mma_async.sync.aligned." shape "k16." types \
+               " {" CONVT_NAMES_##count "}, %" #a0 ", %" #b0 ", adds, 1, 1, 1, 1;\n}"                                  \
+               : CONVT_OPERANDS_##count("+f", 0)                                                                       \
                : "l"(a), "l"(b), "r"(d_is_added_to))
+#define CONVT_WGMMA_IF_OF_WIDTH(types)                \
+  if constexpr (N == 64) {                            \
+    CONVT_WGMMA_IF("m64n64", types, 32, 32, 33, 34);  \
+  } else {                                            \
+    static_assert(N == 128);                          \
+    CONVT_WGMMA_IF("m64n128", types, 64, 64, 65, 66); \
+  }
 
 template <WgmmaType type, int N>
 CONVT_DEVICE void wgmma_as_in_memory(float (&d)[N / 2], MatrixDescriptor a, MatrixDescriptor b,
                                      uint32_t d_is_added_to) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  static_assert(N == 128);
   if constexpr (type == WgmmaType::float16) {
-    CONVT_WGMMA_IF("f32.f16.f16");
+    CONVT_WGMMA_IF_OF_WIDTH("f32.f16.f16")
   } else {
     static_assert(type == WgmmaType::bfloat16);
-    CONVT_WGMMA_IF("f32.bf16.bf16");
+    CONVT_WGMMA_IF_OF_WIDTH("f32.bf16.bf16")
   }
 #endif
 }
@@ -150,6 +157,7 @@ CONVT_DEVICE void wgmma_registers(float (&d)[N / 2], const uint32_t (&a)[4], Mat
 #endif
 }
 
+#undef CONVT_WGMMA_IF_OF_WIDTH
 #undef CONVT_WGMMA_IF
 #undef CONVT_WGMMA_REGISTERS_OF_WIDTH
 #undef CONVT_WGMMA_REGISTERS

@@ -19,6 +19,7 @@
 #include "../kernels/few_positions/launch.h"
 #include "../kernels/gemm_fold_rows_sm90/launch.h"
 #include "../kernels/gemm_fold_sm90/launch.h"
+#include "../kernels/gemm_scatter_rows_sm90/launch.h"
 #include "../kernels/gemm_scatter_sm90/launch.h"
 #include "../kernels/gemm_scatter_tf32_sm90/launch.h"
 #include "../kernels/grouped/launch.h"
@@ -152,6 +153,9 @@ void launch(const Plan& plan, const Problem& problem, Operands operands) {
       return;
     case Algorithm::gemm_scatter_sm90:
       C10_CUDA_CHECK(gemm_scatter_sm90::launch(plan, problem, operands, stream));
+      return;
+    case Algorithm::gemm_scatter_rows_sm90:
+      C10_CUDA_CHECK(gemm_scatter_rows_sm90::launch(plan, problem, operands, stream));
       return;
     case Algorithm::gemm_scatter_tf32_sm90:
       C10_CUDA_CHECK(gemm_scatter_tf32_sm90::launch(plan, problem, operands, stream));

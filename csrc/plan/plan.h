@@ -20,6 +20,7 @@ enum class Algorithm : int32_t {
   implicit_gemm_sm80,       // csrc/kernels/implicit_gemm_sm80
   gemm_scatter_sm90,        // csrc/kernels/gemm_scatter_sm90
   gemm_scatter_tf32_sm90,   // csrc/kernels/gemm_scatter_tf32_sm90
+  gemm_scatter_rows_sm90,   // csrc/kernels/gemm_scatter_rows_sm90
   gemm_fold_sm90,           // csrc/kernels/gemm_fold_sm90
   gemm_fold_rows_sm90,      // csrc/kernels/gemm_fold_rows_sm90
   column,                   // csrc/kernels/column

@@ -9,6 +9,7 @@
 #include "../kernels/few_positions/config.h"
 #include "../kernels/gemm_fold_rows_sm90/config.h"
 #include "../kernels/gemm_fold_sm90/config.h"
+#include "../kernels/gemm_scatter_rows_sm90/config.h"
 #include "../kernels/gemm_scatter_sm90/config.h"
 #include "../kernels/gemm_scatter_tf32_sm90/config.h"
 #include "../kernels/grouped/config.h"
@@ -63,6 +64,8 @@ const Family families[] = {
      large_stride_sm90_candidates},
     {Algorithm::gemm_scatter_sm90, "gemm_scatter_sm90", names_of<gemm_scatter_sm90::configs>,
      gemm_scatter_sm90_candidates},
+    {Algorithm::gemm_scatter_rows_sm90, "gemm_scatter_rows_sm90", names_of<gemm_scatter_rows_sm90::configs>,
+     gemm_scatter_rows_sm90_candidates},
     {Algorithm::gemm_scatter_tf32_sm90, "gemm_scatter_tf32_sm90", names_of<gemm_scatter_tf32_sm90::configs>,
      gemm_scatter_tf32_sm90_candidates},
     {Algorithm::gemm_fold_sm90, "gemm_fold_sm90", names_of<gemm_fold_sm90::configs>, gemm_fold_sm90_candidates, true},

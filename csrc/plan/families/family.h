@@ -104,6 +104,7 @@ Candidates implicit_gemm_nhwc_sm90_candidates;
 Candidates implicit_gemm_sm80_candidates;
 Candidates gemm_scatter_sm90_candidates;
 Candidates gemm_scatter_tf32_sm90_candidates;
+Candidates gemm_scatter_rows_sm90_candidates;
 Candidates gemm_fold_sm90_candidates;
 Candidates gemm_fold_rows_sm90_candidates;
 Candidates column_candidates;

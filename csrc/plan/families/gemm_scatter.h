@@ -44,6 +44,19 @@ inline std::string gemm_scatter_refusal(const Problem& p, const DeviceInfo& devi
   return "";
 }
 
+// Why the copy engine does not take weights of 16 bits where they lie, outputs of a position innermost; empty if it may.
+inline std::string gemm_scatter_weights_refusal(const Problem& p) {
+  // The weights of an input channel, in the order in which y has its outputs.
+  const Strides& w = p.w_strides;
+  const int64_t channels = p.out_channels_per_group(), taps_w = p.kernel_w;
+  const bool in_order =
+      gemm_scatter::is_channels_last(p)
+          ? dense(channels, w[1], 1) && dense(taps_w, w[3], channels) && dense(p.kernel_h, w[2], taps_w * channels)
+          : dense(taps_w, w[3], 1) && dense(p.kernel_h, w[2], taps_w) && dense(channels, w[1], p.kernel_h * taps_w);
+  if (!in_order) return "takes weights in the layout of y";
+  return p.w_aligned ? "" : "takes weights that are aligned to 16 bytes";
+}
+
 // The seconds, or clocks, of a block of several tiles: of each its products, `main`, and `store`, which one warpgroup
 // does while the other one multiplies if they take tiles in turn.
 inline double work_of_tiles(double tiles, double main, double store, bool alternate) {

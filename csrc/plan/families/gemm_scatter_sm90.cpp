@@ -23,14 +23,7 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   } else if (p.kernel_w > family::most_kernel_w || family::most_kernel_w % p.kernel_w != 0) {
     return "takes 1, 2, 4, 8, 16, 32 or 64 columns of a kernel";
   }
-  // The weights of an input channel, in the order in which y has its outputs.
-  const Strides& w = p.w_strides;
-  const int64_t channels = p.out_channels_per_group(), taps_w = p.kernel_w;
-  const bool in_order =
-      last ? dense(channels, w[1], 1) && dense(taps_w, w[3], channels) && dense(p.kernel_h, w[2], taps_w * channels)
-           : dense(taps_w, w[3], 1) && dense(p.kernel_h, w[2], taps_w) && dense(channels, w[1], p.kernel_h * taps_w);
-  if (!in_order) return "takes weights in the layout of y";
-  if (!p.w_aligned) return "takes weights that are aligned to 16 bytes";
+  if (const std::string reason = gemm_scatter_weights_refusal(p); !reason.empty()) return reason;
   if (!family::make_w_map(p, nullptr).valid() || (last && !family::make_channels_last_x_map(p, nullptr).valid())) {
     return "takes strides of weights, and of x in channels_last, that are multiples of 16 bytes";
   }

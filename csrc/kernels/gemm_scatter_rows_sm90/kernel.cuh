@@ -1,0 +1,485 @@
+#pragma once
+
+#include "../device.h"
+#include "../ring.h"
+#include "params.h"
+
+namespace convt::gemm_scatter_rows_sm90 {
+
+using device::SharedAddress;
+
+// In shared memory: full and empty of each stage of x and of weights, and whose turn it is to multiply.
+struct Barriers {
+  SharedAddress barriers;
+
+  CONVT_DEVICE SharedAddress x_full(int32_t stage) const { return at(stage); }
+  CONVT_DEVICE SharedAddress x_empty(int32_t stage) const { return at(most_stages + stage); }
+  CONVT_DEVICE SharedAddress w_full(int32_t stage) const { return at(2 * most_stages + stage); }
+  CONVT_DEVICE SharedAddress w_empty(int32_t stage) const { return at(2 * most_stages + weight_stages + stage); }
+  CONVT_DEVICE SharedAddress order(int32_t group) const { return at(2 * most_stages + 2 * weight_stages + group); }
+
+  // By one thread, before any other uses a barrier.
+  CONVT_DEVICE void init() const {
+    constexpr uint32_t warps = group_threads / 32;
+#pragma unroll 1
+    for (int32_t stage = 0; stage < most_stages; ++stage) {
+      device::mbarrier_init(x_full(stage), fillers);
+      device::mbarrier_init(x_empty(stage), 2 * warps);
+    }
+#pragma unroll 1
+    for (int32_t stage = 0; stage < weight_stages; ++stage) {
+      device::mbarrier_init(w_full(stage), 1);
+      device::mbarrier_init(w_empty(stage), warps);
+    }
+    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(order(group), warps);
+    device::mbarrier_init_fence();
+  }
+
+ private:
+  CONVT_DEVICE SharedAddress at(int32_t number) const { return barriers + static_cast<uint32_t>(8 * number); }
+};
+
+// A block's tiles, which follow each other: all tiles of outputs of some rows, then those of the next rows.
+struct Range {
+  int32_t first, end;
+
+  CONVT_DEVICE explicit Range(const Params& p)
+      : first(bound(p, static_cast<int32_t>(blockIdx.x))), end(bound(p, static_cast<int32_t>(blockIdx.x) + 1)) {}
+
+ private:
+  CONVT_DEVICE static int32_t bound(const Params& p, int32_t block) {
+    return static_cast<int32_t>(static_cast<int64_t>(p.tiles) * block / static_cast<int32_t>(gridDim.x));
+  }
+};
+
+// Rows of x with all their tiles: a group's, from `row` of all images' on.
+struct Rows {
+  int32_t group, row;
+
+  CONVT_DEVICE static Rows of(const Params& p, int32_t number) {
+    auto rest = static_cast<uint32_t>(number);
+    const auto group = static_cast<int32_t>(p.by_rows.divide(rest));
+    return {group, static_cast<int32_t>(rest) * p.rows};
+  }
+};
+
+// By one thread: weights of every chunk of every tile.
+template <int Row>
+CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, SharedAddress stages) {
+  constexpr Config config = configs[Row];
+  if (!device::elect()) return;
+  device::Ring ring = device::Ring::of_producer();
+  const Range range(p);
+#pragma unroll 1
+  for (int32_t number = range.first; number < range.end; ++number) {
+    auto rows = static_cast<uint32_t>(number);
+    uint32_t output = rows;
+    rows = p.by_outputs.divide(output);
+    const int32_t group = Rows::of(p, static_cast<int32_t>(rows)).group;
+#pragma unroll 1
+    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+      device::mbarrier_wait(barriers.w_empty(ring.stage), ring.parity);
+      const SharedAddress full = barriers.w_full(ring.stage);
+      device::mbarrier_arrive_expect(full, w_stage_bytes(config));
+#pragma unroll
+      for (int m = 0; m < config.outputs / block_side; ++m) {
+        const int32_t at[] = {static_cast<int32_t>(output) * config.outputs + m * block_side, chunk * block_side, group,
+                              0, 0};
+        device::box_load(stages + static_cast<uint32_t>(ring.stage * w_stage_bytes(config) + m * block_bytes), p.w_map,
+                         at, full);
+      }
+      ring.advance(weight_stages);
+    }
+  }
+}
+
+// By three warps, x of every chunk of the tiles' rows: a warp takes every third channel, a lane two positions of every
+// 64, which are a word of x.
+template <int Row>
+struct Filler {
+  static constexpr int32_t words = configs[Row].blocks(), warps = fillers / 32;
+  static constexpr int32_t most_pending = 3;  // chunks on their way
+
+  const Params& p;
+  const Barriers& barriers;
+  SharedAddress stages;
+  int32_t warp, lane;
+  device::Ring ring = device::Ring::of_producer();
+  int32_t oldest = 0, pending = 0;  // of the chunks that are not there yet the first one's stage, and how many they are
+  const uint16_t* from[words];      // in the tile's first channel; null if x has none
+
+  CONVT_DEVICE Filler(const Params& params, const Barriers& all, SharedAddress at, int32_t thread)
+      : p(params),
+        barriers(all),
+        stages(at),
+        warp(static_cast<int32_t>(device::uniform(thread / 32))),
+        lane(thread % 32) {}
+
+  CONVT_DEVICE void find(const Rows& rows) {
+    const int32_t count = smaller(p.rows, p.all_rows - rows.row) * p.width;
+    const auto* const x =
+        static_cast<const uint16_t*>(p.x) + static_cast<int64_t>(rows.group) * p.in_channels * p.x_channel_stride;
+#pragma unroll
+    for (int i = 0; i < words; ++i) {
+      const int32_t position = 2 * (lane + 32 * i);
+      auto column = static_cast<uint32_t>(position);
+      auto row = static_cast<uint32_t>(rows.row) + p.by_width.divide(column);
+      const int64_t image = p.by_height.divide(row);
+      const int32_t in_image = static_cast<int32_t>(row) * p.width + static_cast<int32_t>(column);
+      from[i] = position < count ? x + image * p.x_batch_stride + in_image : nullptr;
+    }
+  }
+
+  // Of the oldest chunk, when it is there.
+  CONVT_DEVICE void give() {
+    device::fence_async_proxy();
+    device::mbarrier_arrive(barriers.x_full(oldest));
+    oldest = oldest + 1 == p.x_stages ? 0 : oldest + 1, --pending;
+  }
+  CONVT_DEVICE void give_all() {
+    device::cp_async_wait<0>();
+    while (pending > 0) give();
+  }
+
+  CONVT_DEVICE void copy(SharedAddress stage, int32_t chunk) {
+    int64_t of_channel = (chunk * block_side + warp) * p.x_channel_stride;
+#pragma unroll 4
+    for (int32_t channel = warp; channel < block_side; channel += warps, of_channel += warps * p.x_channel_stride) {
+      const bool is = chunk * block_side + channel < p.in_channels;
+      const SharedAddress to =
+          stage + static_cast<uint32_t>(channel * row_bytes + (lane / 4 ^ channel % 8) * 16 + lane % 4 * 4);
+#pragma unroll
+      for (int i = 0; i < words; ++i) {
+        device::cp_async_if<4>(static_cast<uint32_t>(is && from[i] != nullptr),
+                               to + static_cast<uint32_t>(i * block_bytes), from[i] + of_channel);
+      }
+    }
+    device::cp_async_commit();
+  }
+
+  CONVT_DEVICE void run() {
+    const Range range(p);
+#pragma unroll 1
+    for (int32_t number = range.first; number < range.end;) {
+      auto output = static_cast<uint32_t>(number);
+      find(Rows::of(p, static_cast<int32_t>(p.by_outputs.divide(output))));
+      number += static_cast<int32_t>(p.by_outputs.divisor - output);
+#pragma unroll 1
+      for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+        // Who gives room may wait for what is on its way.
+        if (pending > 0 && device::mbarrier_test(barriers.x_empty(ring.stage), ring.parity) == 0) give_all();
+        device::mbarrier_wait(barriers.x_empty(ring.stage), ring.parity);
+        copy(stages + static_cast<uint32_t>(ring.stage * x_stage_bytes(configs[Row])), chunk);
+        ring.advance(p.x_stages);
+        if (++pending == most_pending) {
+          device::cp_async_wait<most_pending - 1>();
+          give();
+        }
+      }
+    }
+    give_all();
+  }
+};
+
+// Where positions of a tile are in what is staged of a channel, negative if they are not there; and where its images
+// are, there and in y. Of a warpgroup.
+template <int Row>
+struct Places {
+  int32_t* memory;
+  SharedAddress positions;
+  int32_t first_image = 0, images = 0;
+
+  CONVT_DEVICE explicit Places(unsigned char* at)
+      : memory(reinterpret_cast<int32_t*>(at)), positions(device::shared_address(at)) {}
+
+  // The part of an image that some rows of all images' are: where it begins there, and in y; elements of a channel.
+  struct Part {
+    int64_t place;
+    int32_t first_row, start, length;
+
+    CONVT_DEVICE Part(const Params& p, const Rows& rows, int32_t first_image, int32_t image) {
+      const int32_t before = image * p.height, of_row = p.kernel_h * p.y_row;
+      first_row = larger(rows.row, before);
+      const int32_t end = smaller(smaller(rows.row + p.rows, p.all_rows), before + p.height);
+      length = (end - first_row) * of_row;
+      place = image * p.y_batch_stride + static_cast<int64_t>(first_row - before) * of_row;
+      start = static_cast<int32_t>(round_up((first_row - rows.row) * of_row, 8)) +
+              static_cast<int32_t>(of_image) * (image - first_image) + static_cast<int32_t>(place & 7);
+    }
+  };
+
+  // By all threads of the warpgroup, when they have read what is there.
+  CONVT_DEVICE void find(const Params& p, const Rows& rows, int32_t thread) {
+    auto row = static_cast<uint32_t>(rows.row);
+    first_image = static_cast<int32_t>(p.by_height.divide(row));
+    row = static_cast<uint32_t>(smaller(rows.row + p.rows, p.all_rows) - 1);
+    images = static_cast<int32_t>(p.by_height.divide(row)) - first_image + 1;
+#pragma unroll
+    for (int32_t position = thread; position < configs[Row].positions; position += group_threads) {
+      auto column = static_cast<uint32_t>(position);
+      const auto row_of_tile = static_cast<int32_t>(p.by_width.divide(column));
+      const int32_t of_all = rows.row + row_of_tile;
+      int32_t to = -1;
+      if (row_of_tile < p.rows && of_all < p.all_rows) {
+        auto rest = static_cast<uint32_t>(of_all);
+        const Part part(p, rows, first_image, static_cast<int32_t>(p.by_height.divide(rest)));
+        to = part.start + (of_all - part.first_row) * p.kernel_h * p.y_row +
+             (static_cast<int32_t>(column) << p.log_kernel_w);
+      }
+      memory[position] = to;
+    }
+    if (thread < images) {
+      const Part part(p, rows, first_image, first_image + thread);
+      const auto place = static_cast<uint64_t>(part.place);
+      device::store_shared_16(image(thread), static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32),
+                              static_cast<uint32_t>(part.start), static_cast<uint32_t>(part.length));
+    }
+  }
+
+  CONVT_DEVICE SharedAddress image(int32_t number) const {
+    return positions + static_cast<uint32_t>(4 * configs[Row].positions + image_bytes * number);
+  }
+};
+
+// What is staged of a tile.
+struct Staged {
+  SharedAddress staged;
+  uint16_t* y;       // of the first channel
+  int32_t channels;  // that there are
+
+  // `number`: of tiles of a group's outputs. It is as far behind a multiple of 16 bytes as it is in y.
+  CONVT_DEVICE Staged(const Params& p, int32_t group, int32_t number, SharedAddress at) {
+    const int32_t channel = number * p.channels;
+    y = static_cast<uint16_t*>(p.y) + (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
+    staged = at + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y) % 16);
+    channels = smaller(p.channels, p.out_channels - channel);
+  }
+
+  // The copy engine writes every `step`-th channel from `first` on, of whole vectors of 16 bytes.
+  template <int Row>
+  CONVT_DEVICE void write(const Params& p, const Rows& rows, const Places<Row>& places, int32_t first,
+                          int32_t step) const {
+    for (int32_t i = 0; i < places.images; ++i) {
+      const typename Places<Row>::Part part(p, rows, places.first_image, places.first_image + i);
+      uint16_t* to = y + part.place + first * p.y_channel_stride;
+      SharedAddress from = staged + static_cast<uint32_t>(2 * (part.start + first * p.pitch));
+#pragma unroll 4
+      for (int32_t channel = first; channel < channels; channel += step) {
+        device::bulk_store(to, from, static_cast<uint32_t>(2 * part.length));
+        to += step * p.y_channel_stride, from += static_cast<uint32_t>(2 * step * p.pitch);
+      }
+    }
+  }
+
+  // Of a channel and an image: the copy engine writes what whole vectors of 16 bytes there are, the thread the others.
+  CONVT_DEVICE void write_elements(const Params& p, int32_t channel, const uint4& image) const {
+    if (channel >= channels) return;
+    const auto place = static_cast<int64_t>(static_cast<uint64_t>(image.y) << 32 | image.x);
+    const auto length = static_cast<int32_t>(image.w);
+    uint16_t* const to = y + channel * p.y_channel_stride + place;
+    const SharedAddress from = staged + 2 * (image.z + static_cast<uint32_t>(channel * p.pitch));
+    const auto behind = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % 16 / 2);
+    const int32_t begin = smaller((8 - behind) % 8, length), end = begin + (length - begin) / 8 * 8;
+    if (begin < end) {
+      device::bulk_store(to + begin, from + static_cast<uint32_t>(2 * begin), static_cast<uint32_t>(2 * (end - begin)));
+    }
+#pragma unroll 1
+    for (int32_t e = begin > 0 ? 0 : end; e < length; e = e + 1 == begin ? end : e + 1) {
+      to[e] = static_cast<uint16_t>(device::load_shared_2(from + static_cast<uint32_t>(2 * e)));
+    }
+  }
+};
+
+// Stages a lane's sums: of some positions two columns of the kernel each, which lie together in y.
+template <class Scalar, int Row, bool words>
+CONVT_DEVICE void stage(const Params& p, SharedAddress staged, SharedAddress positions, SharedAddress biases,
+                        int32_t warp, int32_t lane,
+                        const float (&sums)[configs[Row].blocks()][configs[Row].outputs / 2]) {
+  constexpr Config config = configs[Row];
+  const int32_t output = lane % 4 * 2;
+  float bias[config.outputs / 8];
+#pragma unroll
+  for (int j = 0; j < config.outputs / 8; ++j) {
+    bias[j] = __uint_as_float(
+        device::load_shared_4(biases + static_cast<uint32_t>(4 * ((8 * j >> p.log_taps) + (output >> p.log_taps)))));
+  }
+  const SharedAddress of_lane = staged + static_cast<uint32_t>(place_of_output(p, output));
+#pragma unroll
+  for (int m = 0; m < config.blocks(); ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int32_t position = m * block_side + warp * 16 + half * 8 + lane / 4;
+      const auto place = static_cast<int32_t>(device::load_shared_4(positions + static_cast<uint32_t>(4 * position)));
+      if (place < 0) continue;
+      const SharedAddress of_position = of_lane + static_cast<uint32_t>(2 * place);
+#pragma unroll
+      for (int j = 0; j < config.outputs / 8; ++j) {
+        const float* const v = &sums[m][j * 4 + 2 * half];
+        const uint32_t word = pack(Scalar{}, v[0] + bias[j], v[1] + bias[j]);
+        const SharedAddress to = of_position + static_cast<uint32_t>(p.place_of_8[j]);
+        if constexpr (words) {
+          device::store_shared_4(to, __uint_as_float(word));
+        } else {
+          device::store_shared_2(to, word), device::store_shared_2(to + 2, word >> 16);
+        }
+      }
+    }
+  }
+}
+
+// By a warpgroup: the products of every second tile.
+template <class Scalar, int Row>
+CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned char* memory) {
+  constexpr Config config = configs[Row];
+  constexpr int blocks = config.blocks(), outputs = config.outputs;
+  constexpr uint32_t of_8_rows = 8 * row_bytes;
+  const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
+  const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
+  const int32_t warp = thread / 32, lane = thread % 32;
+  const auto uniform_warp = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(warp)));
+  Places<Row> places(memory + places_at() + group * places_bytes(config));
+  const SharedAddress start = device::dynamic_shared_address();
+  const SharedAddress staged = start + static_cast<uint32_t>(staged_at(config) + group * p.staged_bytes);
+  const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at),
+                      w_stages = x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(config));
+  const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(x_stages, of_8_rows),
+                                 b_of_stages = device::matrix_descriptor(w_stages, of_8_rows, block_bytes);
+  auto* const biases = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(places.memory) + biases_at(config));
+  const Range range(p);
+  device::Ring x_of_rows;
+  uint32_t turn = 0;
+#pragma unroll 1
+  for (int32_t number = range.first; number < range.end;) {
+    auto output = static_cast<uint32_t>(number);
+    const Rows rows = Rows::of(p, static_cast<int32_t>(p.by_outputs.divide(output)));
+    const int32_t end = smaller(range.end, number + static_cast<int32_t>(p.by_outputs.divisor - output));
+    const int32_t before = number - static_cast<int32_t>(output);
+    int32_t tile = number + ((number - range.first + group) & 1);
+    number = end;
+    if (tile >= end) {
+      // Its stages are the other warpgroup's alone. They are given back when they are there, not before.
+      device::Ring x = x_of_rows;
+#pragma unroll 1
+      for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+        device::mbarrier_wait(barriers.x_full(x.stage), x.parity);
+        device::mbarrier_arrive_if(barriers.x_empty(x.stage), lane == 0);
+        x.advance(p.x_stages);
+      }
+    } else {
+      device::named_barrier(1 + group, group_threads);
+      places.find(p, rows, thread);
+    }
+#pragma unroll 1
+    for (; tile < end; tile += 2) {
+      // It arrives while the tile is multiplied.
+      Scalar bias = {};
+      const int32_t channel = (tile - before) * p.channels + thread;
+      if (p.bias != nullptr && thread < p.channels && channel < p.out_channels) {
+        bias = static_cast<const Scalar*>(p.bias)[(rows.group * p.out_channels + channel) * p.bias_stride];
+      }
+      float sums[blocks][outputs / 2];
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
+      // A barrier knows the parity of its turn only: a warpgroup waits for weights when it is its turn.
+      if (turn + static_cast<uint32_t>(group) > 0) {
+        device::mbarrier_wait(barriers.order(group), (turn + 1 - static_cast<uint32_t>(group)) & 1);
+      }
+      ++turn;
+      device::Ring x = x_of_rows;
+      device::Ring w = device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks), weight_stages);
+      const bool last_of_rows = tile + 2 >= end;
+      int32_t x_used = -1, w_used = 0;
+#pragma unroll 1
+      for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+        device::mbarrier_wait(barriers.x_full(x.stage), x.parity);
+        device::mbarrier_wait(barriers.w_full(w.stage), w.parity);
+        device::wgmma_fence();
+        const auto a_at = static_cast<uint32_t>(x.stage * (x_stage_bytes(config) / 16)),
+                   b_at = static_cast<uint32_t>(w.stage * (w_stage_bytes(config) / 16));
+#pragma unroll
+        for (int k = 0; k < block_side / k_of_product; ++k) {
+          constexpr uint32_t of_product = k_of_product * row_bytes / 16;
+          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + b_at + k * of_product);
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) {
+            const auto a = device::with_start(
+                a_of_stages, device::start_of(a_of_stages) + a_at + m * (block_bytes / 16) + k * of_product);
+            device::wgmma_as_in_memory<device::wgmma_type<Scalar>, outputs>(sums[m], a, b, chunk > 0 || k > 0);
+          }
+        }
+        device::wgmma_commit();
+        device::wgmma_wait<1>();
+        if (x_used >= 0) {
+          device::mbarrier_arrive_if(barriers.w_empty(w_used), lane == 0);
+          device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows);
+        }
+        x_used = x.stage, w_used = w.stage;
+        x.advance(p.x_stages), w.advance(weight_stages);
+      }
+      device::mbarrier_arrive_if(barriers.order(group ^ 1), lane == 0);
+      device::wgmma_wait<0>();
+      device::mbarrier_arrive_if(barriers.w_empty(w_used), lane == 0);
+      device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows);
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
+      if (thread < p.channels) biases[thread] = to_float(bias);
+      // What the copy engine still reads of the last tile.
+      device::bulk_wait_read<0>();
+      device::named_barrier(1 + group, group_threads);
+      const Staged to(p, rows.group, tile - before, staged);
+      if (p.words) [[likely]] {
+        stage<Scalar, Row, true>(p, to.staged, places.positions, device::shared_address(biases), warp, lane, sums);
+      } else {
+        stage<Scalar, Row, false>(p, to.staged, places.positions, device::shared_address(biases), warp, lane, sums);
+      }
+      device::fence_async_proxy();
+      device::named_barrier(1 + group, group_threads);
+      if (p.whole_vectors) [[likely]] {
+        // One thread of a warp, whose operands are the same for all of its lanes: others go there one after another.
+        if (device::elect()) to.write(p, rows, places, uniform_warp, group_threads / 32);
+      } else {
+#pragma unroll 1
+        for (int32_t item = thread; item < p.channels * places.images; item += group_threads) {
+          auto of_image = static_cast<uint32_t>(item);
+          const uint32_t image = p.by_channels.divide(of_image);
+          to.write_elements(p, static_cast<int32_t>(of_image),
+                            device::load_shared_16(places.image(static_cast<int32_t>(image))));
+        }
+      }
+      device::bulk_commit();
+    }
+    x_of_rows.advance_by(p.chunks, p.x_stages);
+  }
+  device::bulk_wait();
+}
+
+template <class Scalar, int Row>
+__global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(const __grid_constant__ Params p) {
+  static_assert(consumers * consumer_registers + group_threads * other_registers <= 65536);
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const SharedAddress start = device::dynamic_shared_address();
+  const Barriers barriers{start};
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at);
+  constexpr int start_barrier = 3;
+  if (thread >= consumers) {
+    if (thread == consumers) {
+      device::prefetch_tensor_map(p.w_map);
+      barriers.init();
+    }
+    device::named_barrier(start_barrier, threads);
+    device::fewer_registers<other_registers>();
+    if (thread < consumers + 32) {
+      copy_weights<Row>(p, barriers, x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(configs[Row])));
+    } else {
+      Filler<Row>(p, barriers, x_stages, thread - consumers - 32).run();
+    }
+    return;
+  }
+  device::named_barrier(start_barrier, threads);
+  device::more_registers<consumer_registers>();
+  consume<Scalar, Row>(p, barriers, device::dynamic_shared_memory());
+#endif
+}
+
+}  // namespace convt::gemm_scatter_rows_sm90

@@ -1,0 +1,49 @@
+// How the product is cut into tiles.
+#pragma once
+
+#include "../gemm_scatter/tiling.h"
+#include "config.h"
+
+namespace convt::gemm_scatter_rows_sm90 {
+
+using gemm_scatter::outputs_of_position;
+
+struct Tiling {
+  int64_t rows = 0;      // of x, of a tile: whichever images they are of
+  int64_t images = 0;    // that they may be of
+  int64_t channels = 0;  // of a tile
+  int64_t row_tiles = 0, output_tiles = 0, tiles = 0;
+  int64_t chunks = 0;  // of 64 input channels
+  int64_t pitch = 0;   // elements of what is staged from a channel to the next
+  int64_t staged_bytes = 0, x_stages = 0, stages_at = 0;
+
+  bool fits() const { return rows > 0 && images <= most_images && x_stages >= chunks; }
+  int64_t shared_bytes(const Config& c) const {
+    return stages_at + x_stages * x_stage_bytes(c) + weight_stages * w_stage_bytes(c);
+  }
+};
+
+// Elements of what is staged are as far from a multiple of 16 bytes as in y: of 8 elements, of each image anew.
+inline constexpr int64_t of_image = 16;
+
+inline Tiling make_tiling(const Config& c, const Problem& p) {
+  Tiling t;
+  const int64_t taps = p.kernel_h * p.kernel_w, all_rows = checked_mul(p.batch, p.in_h);
+  t.rows = std::min(c.positions / p.in_w, all_rows);
+  if (t.rows == 0) return t;
+  t.row_tiles = ceil_div(all_rows, t.rows);
+  t.images = std::min(p.batch, (t.rows + p.in_h - 2) / p.in_h + 1);
+  t.channels = c.outputs / taps;
+  t.output_tiles = ceil_div<int64_t>(outputs_of_position(p), c.outputs);
+  t.tiles = checked_mul(checked_mul(t.row_tiles, t.output_tiles), p.groups);
+  t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), block_side);
+  const int64_t used = t.rows * p.in_w * taps + of_image * t.images;
+  t.pitch = ceil_div<int64_t>(used, 8) * 8 + p.y_strides[1] % 8;
+  t.staged_bytes = ceil_div<int64_t>(2 * (t.channels * t.pitch + 8), 16) * 16;
+  t.stages_at = ceil_div<int64_t>(staged_at(c) + 2 * t.staged_bytes, 1024) * 1024;
+  const int64_t room = shared_bytes_limit - t.stages_at - weight_stages * w_stage_bytes(c);
+  t.x_stages = std::clamp<int64_t>(room / x_stage_bytes(c), 0, most_stages);
+  return t;
+}
+
+}  // namespace convt::gemm_scatter_rows_sm90
