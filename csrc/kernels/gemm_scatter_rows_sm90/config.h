@@ -30,9 +30,9 @@ inline constexpr Config configs[] = {
 inline constexpr int32_t most_outputs = 128;
 inline constexpr int32_t config_count = sizeof(configs) / sizeof(configs[0]);
 
-// Two warpgroups take tiles in turn. Of a third one a warp has weights copied, the others bring x.
+// Two warpgroups take tiles in turn. Of a third one a warp has weights copied, another one y, and two bring x.
 inline constexpr int32_t threads = consumers + group_threads;
-inline constexpr int32_t fillers = group_threads - 32;
+inline constexpr int32_t fillers = 64;
 inline constexpr int32_t consumer_registers = 200, other_registers = 104;
 
 // Both operands are in boxes of 64 x 64 elements, whose rows are channels, as wgmma reads them with the 128-byte
@@ -44,12 +44,11 @@ inline constexpr int32_t most_stages = 12, weight_stages = 3;
 constexpr int32_t x_stage_bytes(const Config& c) { return c.blocks() * block_bytes; }
 constexpr int32_t w_stage_bytes(const Config& c) { return c.outputs / block_side * block_bytes; }
 
-// Before the stages: barriers, full and empty of each stage of x and of weights and whose turn it is; of each
-// warpgroup where positions are in what it stages, where images are there and in y, and biases.
-inline constexpr int32_t barriers_bytes = 8 * (2 * most_stages + 2 * weight_stages + 2);
-inline constexpr int32_t most_images = 16, image_bytes = 16, fewest_taps = 2;
-constexpr int32_t biases_at(const Config& c) { return 4 * c.positions + most_images * image_bytes; }
-constexpr int32_t places_bytes(const Config& c) { return biases_at(c) + 4 * c.outputs / fewest_taps; }
+// Before the stages: barriers, full and empty of each stage of x and of weights and of what a warpgroup stages, and
+// whose turn it is; of each warpgroup where positions are in what it stages, and biases.
+inline constexpr int32_t barriers_bytes = 8 * (2 * most_stages + 2 * weight_stages + 6);
+inline constexpr int32_t fewest_taps = 2;
+constexpr int32_t places_bytes(const Config& c) { return 4 * (c.positions + c.outputs / fewest_taps); }
 constexpr int32_t places_at() { return (barriers_bytes + 15) / 16 * 16; }
 constexpr int32_t staged_at(const Config& c) { return places_at() + 2 * places_bytes(c); }
 

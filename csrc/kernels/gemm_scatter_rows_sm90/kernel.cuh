@@ -8,7 +8,8 @@ namespace convt::gemm_scatter_rows_sm90 {
 
 using device::SharedAddress;
 
-// In shared memory: full and empty of each stage of x and of weights, and whose turn it is to multiply.
+// In shared memory: full and empty of each stage of x and of weights and of what each warpgroup stages, and whose turn
+// it is to multiply.
 struct Barriers {
   SharedAddress barriers;
 
@@ -17,6 +18,8 @@ struct Barriers {
   CONVT_DEVICE SharedAddress w_full(int32_t stage) const { return at(2 * most_stages + stage); }
   CONVT_DEVICE SharedAddress w_empty(int32_t stage) const { return at(2 * most_stages + weight_stages + stage); }
   CONVT_DEVICE SharedAddress order(int32_t group) const { return at(2 * most_stages + 2 * weight_stages + group); }
+  CONVT_DEVICE SharedAddress staged_full(int32_t group) const { return order(2 + group); }
+  CONVT_DEVICE SharedAddress staged_empty(int32_t group) const { return order(4 + group); }
 
   // By one thread, before any other uses a barrier.
   CONVT_DEVICE void init() const {
@@ -31,7 +34,12 @@ struct Barriers {
       device::mbarrier_init(w_full(stage), 1);
       device::mbarrier_init(w_empty(stage), warps);
     }
-    for (int32_t group = 0; group < 2; ++group) device::mbarrier_init(order(group), warps);
+#pragma unroll 1
+    for (int32_t group = 0; group < 2; ++group) {
+      device::mbarrier_init(order(group), warps);
+      device::mbarrier_init(staged_full(group), group_threads);
+      device::mbarrier_init(staged_empty(group), 1);
+    }
     device::mbarrier_init_fence();
   }
 
@@ -93,7 +101,7 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, Shared
   }
 }
 
-// By three warps, x of every chunk of the tiles' rows: a warp takes every third channel, a lane two positions of every
+// By two warps, x of every chunk of the tiles' rows: a warp takes every second channel, a lane two positions of every
 // 64, which are a word of x.
 template <int Row>
 struct Filler {
@@ -181,65 +189,45 @@ struct Filler {
   }
 };
 
-// Where positions of a tile are in what is staged of a channel, negative if they are not there; and where its images
-// are, there and in y. Of a warpgroup.
-template <int Row>
-struct Places {
-  int32_t* memory;
-  SharedAddress positions;
-  int32_t first_image = 0, images = 0;
+// The part of an image that a tile's rows are: where it begins in what is staged of a channel, and in y; elements.
+struct Part {
+  int64_t place;
+  int32_t first_row, start, length;
 
-  CONVT_DEVICE explicit Places(unsigned char* at)
-      : memory(reinterpret_cast<int32_t*>(at)), positions(device::shared_address(at)) {}
-
-  // The part of an image that some rows of all images' are: where it begins there, and in y; elements of a channel.
-  struct Part {
-    int64_t place;
-    int32_t first_row, start, length;
-
-    CONVT_DEVICE Part(const Params& p, const Rows& rows, int32_t first_image, int32_t image) {
-      const int32_t before = image * p.height, of_row = p.kernel_h * p.y_row;
-      first_row = larger(rows.row, before);
-      const int32_t end = smaller(smaller(rows.row + p.rows, p.all_rows), before + p.height);
-      length = (end - first_row) * of_row;
-      place = image * p.y_batch_stride + static_cast<int64_t>(first_row - before) * of_row;
-      start = static_cast<int32_t>(round_up((first_row - rows.row) * of_row, 8)) +
-              static_cast<int32_t>(of_image) * (image - first_image) + static_cast<int32_t>(place & 7);
-    }
-  };
-
-  // By all threads of the warpgroup, when they have read what is there.
-  CONVT_DEVICE void find(const Params& p, const Rows& rows, int32_t thread) {
-    auto row = static_cast<uint32_t>(rows.row);
-    first_image = static_cast<int32_t>(p.by_height.divide(row));
-    row = static_cast<uint32_t>(smaller(rows.row + p.rows, p.all_rows) - 1);
-    images = static_cast<int32_t>(p.by_height.divide(row)) - first_image + 1;
-#pragma unroll
-    for (int32_t position = thread; position < configs[Row].positions; position += group_threads) {
-      auto column = static_cast<uint32_t>(position);
-      const auto row_of_tile = static_cast<int32_t>(p.by_width.divide(column));
-      const int32_t of_all = rows.row + row_of_tile;
-      int32_t to = -1;
-      if (row_of_tile < p.rows && of_all < p.all_rows) {
-        auto rest = static_cast<uint32_t>(of_all);
-        const Part part(p, rows, first_image, static_cast<int32_t>(p.by_height.divide(rest)));
-        to = part.start + (of_all - part.first_row) * p.kernel_h * p.y_row +
-             (static_cast<int32_t>(column) << p.log_kernel_w);
-      }
-      memory[position] = to;
-    }
-    if (thread < images) {
-      const Part part(p, rows, first_image, first_image + thread);
-      const auto place = static_cast<uint64_t>(part.place);
-      device::store_shared_16(image(thread), static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32),
-                              static_cast<uint32_t>(part.start), static_cast<uint32_t>(part.length));
-    }
+  CONVT_DEVICE Part(const Params& p, const Rows& rows, int32_t image) {
+    const int32_t before = image * p.height, of_row = p.kernel_h * p.y_row;
+    first_row = larger(rows.row, before);
+    const int32_t end = smaller(smaller(rows.row + p.rows, p.all_rows), before + p.height);
+    length = (end - first_row) * of_row;
+    place = image * p.y_batch_stride + static_cast<int64_t>(first_row - before) * of_row;
+    start = static_cast<int32_t>(round_up((first_row - rows.row) * of_row, 8)) +
+            static_cast<int32_t>(of_image) * (image - image_of(p, rows.row)) + static_cast<int32_t>(place & 7);
   }
 
-  CONVT_DEVICE SharedAddress image(int32_t number) const {
-    return positions + static_cast<uint32_t>(4 * configs[Row].positions + image_bytes * number);
+  CONVT_DEVICE static int32_t image_of(const Params& p, int32_t row) {
+    auto rest = static_cast<uint32_t>(row);
+    return static_cast<int32_t>(p.by_height.divide(rest));
   }
 };
+
+// Where positions of a tile are in what is staged of a channel: negative if they are not there. By all threads of a
+// warpgroup, when they have read what is there.
+template <int Row>
+CONVT_DEVICE void find_positions(const Params& p, const Rows& rows, int32_t thread, int32_t* places) {
+#pragma unroll
+  for (int32_t position = thread; position < configs[Row].positions; position += group_threads) {
+    auto column = static_cast<uint32_t>(position);
+    const auto row_of_tile = static_cast<int32_t>(p.by_width.divide(column));
+    const int32_t row = rows.row + row_of_tile;
+    int32_t to = -1;
+    if (row_of_tile < p.rows && row < p.all_rows) {
+      const Part part(p, rows, Part::image_of(p, row));
+      to =
+          part.start + (row - part.first_row) * p.kernel_h * p.y_row + (static_cast<int32_t>(column) << p.log_kernel_w);
+    }
+    places[position] = to;
+  }
+}
 
 // What is staged of a tile.
 struct Staged {
@@ -255,44 +243,73 @@ struct Staged {
     channels = smaller(p.channels, p.out_channels - channel);
   }
 
-  // The copy engine writes every `step`-th channel from `first` on, of whole vectors of 16 bytes.
-  template <int Row>
-  CONVT_DEVICE void write(const Params& p, const Rows& rows, const Places<Row>& places, int32_t first,
-                          int32_t step) const {
-    for (int32_t i = 0; i < places.images; ++i) {
-      const typename Places<Row>::Part part(p, rows, places.first_image, places.first_image + i);
-      uint16_t* to = y + part.place + first * p.y_channel_stride;
-      SharedAddress from = staged + static_cast<uint32_t>(2 * (part.start + first * p.pitch));
+  // By one thread: the copy engine writes all channels, of whole vectors of 16 bytes.
+  CONVT_DEVICE void write(const Params& p, const Part& part) const {
+    uint16_t* to = y + part.place;
+    SharedAddress from = staged + static_cast<uint32_t>(2 * part.start);
 #pragma unroll 4
-      for (int32_t channel = first; channel < channels; channel += step) {
-        device::bulk_store(to, from, static_cast<uint32_t>(2 * part.length));
-        to += step * p.y_channel_stride, from += static_cast<uint32_t>(2 * step * p.pitch);
-      }
+    for (int32_t channel = 0; channel < channels; ++channel) {
+      device::bulk_store(to, from, static_cast<uint32_t>(2 * part.length));
+      to += p.y_channel_stride, from += static_cast<uint32_t>(2 * p.pitch);
     }
   }
 
-  // Of a channel and an image: the copy engine writes what whole vectors of 16 bytes there are, the thread the others.
-  CONVT_DEVICE void write_elements(const Params& p, int32_t channel, const uint4& image) const {
-    if (channel >= channels) return;
-    const auto place = static_cast<int64_t>(static_cast<uint64_t>(image.y) << 32 | image.x);
-    const auto length = static_cast<int32_t>(image.w);
-    uint16_t* const to = y + channel * p.y_channel_stride + place;
-    const SharedAddress from = staged + 2 * (image.z + static_cast<uint32_t>(channel * p.pitch));
+  // A channel: the copy engine writes what whole vectors of 16 bytes there are, the thread the others.
+  CONVT_DEVICE void write_elements(const Params& p, const Part& part, int32_t channel) const {
+    uint16_t* const to = y + channel * p.y_channel_stride + part.place;
+    const SharedAddress from = staged + static_cast<uint32_t>(2 * (part.start + channel * p.pitch));
     const auto behind = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % 16 / 2);
-    const int32_t begin = smaller((8 - behind) % 8, length), end = begin + (length - begin) / 8 * 8;
+    const int32_t begin = smaller((8 - behind) % 8, part.length), end = begin + (part.length - begin) / 8 * 8;
     if (begin < end) {
       device::bulk_store(to + begin, from + static_cast<uint32_t>(2 * begin), static_cast<uint32_t>(2 * (end - begin)));
     }
 #pragma unroll 1
-    for (int32_t e = begin > 0 ? 0 : end; e < length; e = e + 1 == begin ? end : e + 1) {
+    for (int32_t e = begin > 0 ? 0 : end; e < part.length; e = e + 1 == begin ? end : e + 1) {
       to[e] = static_cast<uint16_t>(device::load_shared_2(from + static_cast<uint32_t>(2 * e)));
     }
   }
 };
 
+// By a warp: what the warpgroups stage of each tile goes to y. (The copy engine takes some 50 clocks of a channel, for
+// which those who multiply do not wait.)
+template <int Row>
+CONVT_DEVICE void write_tiles(const Params& p, const Barriers& barriers, SharedAddress start, int32_t lane) {
+  constexpr Config config = configs[Row];
+  const Range range(p);
+  int32_t group = 0;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int32_t number = range.first; number < range.end; ++number) {
+    auto output = static_cast<uint32_t>(number);
+    const Rows rows = Rows::of(p, static_cast<int32_t>(p.by_outputs.divide(output)));
+    const int32_t first = Part::image_of(p, rows.row),
+                  last = Part::image_of(p, smaller(rows.row + p.rows, p.all_rows) - 1);
+    const Staged staged(p, rows.group, static_cast<int32_t>(output),
+                        start + static_cast<uint32_t>(staged_at(config) + group * p.staged_bytes));
+    device::mbarrier_wait(barriers.staged_full(group), parity);
+#pragma unroll 1
+    for (int32_t image = first; image <= last; ++image) {
+      const Part part(p, rows, image);
+      if (p.whole_vectors) [[likely]] {
+        if (device::elect()) staged.write(p, part);
+      } else {
+#pragma unroll 1
+        for (int32_t channel = lane; channel < staged.channels; channel += 32) staged.write_elements(p, part, channel);
+      }
+    }
+    device::bulk_commit();
+    // The tile before this one has been read.
+    device::bulk_wait_read<1>();
+    __syncwarp();
+    if (number > range.first) device::mbarrier_arrive_if(barriers.staged_empty(group ^ 1), lane == 0);
+    parity ^= static_cast<uint32_t>(group), group ^= 1;
+  }
+  device::bulk_wait();
+}
+
 // Stages a lane's sums: of some positions two columns of the kernel each, which lie together in y.
 template <class Scalar, int Row, bool words>
-CONVT_DEVICE void stage(const Params& p, SharedAddress staged, SharedAddress positions, SharedAddress biases,
+CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* positions, const float* biases,
                         int32_t warp, int32_t lane,
                         const float (&sums)[configs[Row].blocks()][configs[Row].outputs / 2]) {
   constexpr Config config = configs[Row];
@@ -300,8 +317,7 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, SharedAddress pos
   float bias[config.outputs / 8];
 #pragma unroll
   for (int j = 0; j < config.outputs / 8; ++j) {
-    bias[j] = __uint_as_float(
-        device::load_shared_4(biases + static_cast<uint32_t>(4 * ((8 * j >> p.log_taps) + (output >> p.log_taps)))));
+    bias[j] = biases[(8 * j >> p.log_taps) + (output >> p.log_taps)];
   }
   const SharedAddress of_lane = staged + static_cast<uint32_t>(place_of_output(p, output));
 #pragma unroll
@@ -309,7 +325,7 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, SharedAddress pos
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int32_t position = m * block_side + warp * 16 + half * 8 + lane / 4;
-      const auto place = static_cast<int32_t>(device::load_shared_4(positions + static_cast<uint32_t>(4 * position)));
+      const int32_t place = positions[position];
       if (place < 0) continue;
       const SharedAddress of_position = of_lane + static_cast<uint32_t>(2 * place);
 #pragma unroll
@@ -336,15 +352,14 @@ CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned ch
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const int32_t warp = thread / 32, lane = thread % 32;
-  const auto uniform_warp = static_cast<int32_t>(device::uniform(static_cast<uint32_t>(warp)));
-  Places<Row> places(memory + places_at() + group * places_bytes(config));
+  auto* const places = reinterpret_cast<int32_t*>(memory + places_at() + group * places_bytes(config));
+  auto* const biases = reinterpret_cast<float*>(places + config.positions);
   const SharedAddress start = device::dynamic_shared_address();
   const SharedAddress staged = start + static_cast<uint32_t>(staged_at(config) + group * p.staged_bytes);
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at),
                       w_stages = x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(config));
   const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(x_stages, of_8_rows),
                                  b_of_stages = device::matrix_descriptor(w_stages, of_8_rows, block_bytes);
-  auto* const biases = reinterpret_cast<float*>(reinterpret_cast<unsigned char*>(places.memory) + biases_at(config));
   const Range range(p);
   device::Ring x_of_rows;
   uint32_t turn = 0;
@@ -366,8 +381,7 @@ CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned ch
         x.advance(p.x_stages);
       }
     } else {
-      device::named_barrier(1 + group, group_threads);
-      places.find(p, rows, thread);
+      find_positions<Row>(p, rows, thread, places);
     }
 #pragma unroll 1
     for (; tile < end; tile += 2) {
@@ -423,34 +437,22 @@ CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned ch
 #pragma unroll
       for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
       if (thread < p.channels) biases[thread] = to_float(bias);
-      // What the copy engine still reads of the last tile.
-      device::bulk_wait_read<0>();
+      // Until the tile before is written.
+      device::mbarrier_wait(barriers.staged_empty(group), turn & 1);
       device::named_barrier(1 + group, group_threads);
       const Staged to(p, rows.group, tile - before, staged);
       if (p.words) [[likely]] {
-        stage<Scalar, Row, true>(p, to.staged, places.positions, device::shared_address(biases), warp, lane, sums);
+        stage<Scalar, Row, true>(p, to.staged, places, biases, warp, lane, sums);
       } else {
-        stage<Scalar, Row, false>(p, to.staged, places.positions, device::shared_address(biases), warp, lane, sums);
+        stage<Scalar, Row, false>(p, to.staged, places, biases, warp, lane, sums);
       }
       device::fence_async_proxy();
+      device::mbarrier_arrive(barriers.staged_full(group));
+      // Before positions and biases are others.
       device::named_barrier(1 + group, group_threads);
-      if (p.whole_vectors) [[likely]] {
-        // One thread of a warp, whose operands are the same for all of its lanes: others go there one after another.
-        if (device::elect()) to.write(p, rows, places, uniform_warp, group_threads / 32);
-      } else {
-#pragma unroll 1
-        for (int32_t item = thread; item < p.channels * places.images; item += group_threads) {
-          auto of_image = static_cast<uint32_t>(item);
-          const uint32_t image = p.by_channels.divide(of_image);
-          to.write_elements(p, static_cast<int32_t>(of_image),
-                            device::load_shared_16(places.image(static_cast<int32_t>(image))));
-        }
-      }
-      device::bulk_commit();
     }
     x_of_rows.advance_by(p.chunks, p.x_stages);
   }
-  device::bulk_wait();
 }
 
 template <class Scalar, int Row>
@@ -469,10 +471,13 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(cons
     }
     device::named_barrier(start_barrier, threads);
     device::fewer_registers<other_registers>();
-    if (thread < consumers + 32) {
+    const int32_t warp = (thread - consumers) / 32;
+    if (warp == 0) {
       copy_weights<Row>(p, barriers, x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(configs[Row])));
+    } else if (warp == 1) {
+      write_tiles<Row>(p, barriers, start, thread % 32);
     } else {
-      Filler<Row>(p, barriers, x_stages, thread - consumers - 32).run();
+      Filler<Row>(p, barriers, x_stages, thread - consumers - 64).run();
     }
     return;
   }

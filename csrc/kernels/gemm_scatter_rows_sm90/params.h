@@ -27,7 +27,7 @@ struct Params {
   bool whole_vectors;  // and so is what y has of rows of positions, in each channel
   int32_t log_taps, log_kernel_w;
   int32_t place_of_8[most_outputs / 8];  // of outputs of a tile in what is staged: bytes
-  Divisor by_outputs, by_rows, by_height, by_width, by_channels;
+  Divisor by_outputs, by_rows, by_height, by_width;
 };
 
 static_assert(std::is_trivially_copyable_v<Params>);
@@ -71,7 +71,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   q.log_taps = std::countr_zero(static_cast<uint64_t>(p.kernel_h * p.kernel_w));
   q.log_kernel_w = std::countr_zero(static_cast<uint64_t>(p.kernel_w));
   for (int32_t i = 0; i < configs[plan.configuration].outputs / 8; ++i) q.place_of_8[i] = place_of_output(q, 8 * i);
-  q.by_outputs = Divisor(t.output_tiles), q.by_rows = Divisor(t.row_tiles), q.by_channels = Divisor(t.channels);
+  q.by_outputs = Divisor(t.output_tiles), q.by_rows = Divisor(t.row_tiles);
   q.by_height = Divisor(p.in_h), q.by_width = Divisor(p.in_w);
 }
 

@@ -17,7 +17,7 @@ struct Tiling {
   int64_t pitch = 0;   // elements of what is staged from a channel to the next
   int64_t staged_bytes = 0, x_stages = 0, stages_at = 0;
 
-  bool fits() const { return rows > 0 && images <= most_images && x_stages >= chunks; }
+  bool fits() const { return rows > 0 && x_stages >= chunks; }
   int64_t shared_bytes(const Config& c) const {
     return stages_at + x_stages * x_stage_bytes(c) + weight_stages * w_stage_bytes(c);
   }

@@ -40,9 +40,6 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   };
   const family::Tiling t = family::make_tiling(config, p);
   if (t.rows == 0) return refused("takes rows of at most " + std::to_string(config.positions) + " positions");
-  if (t.images > family::most_images) {
-    return refused("takes images whose rows fill a tile, or " + std::to_string(family::most_images) + " of them");
-  }
   if (!t.fits()) return refused("has not enough shared memory for all input channels of a tile");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2) {
     return refused("needs more tiles than are numbered in 32 bits");
