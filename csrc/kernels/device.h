@@ -206,6 +206,15 @@ CONVT_DEVICE void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
 
+// Arrives on a barrier of sm_90 when this thread's copies so far are there; it is one of those that the barrier waits
+// for. What they have written is not ordered before what the copy engine or wgmma reads: who has waited for the barrier
+// has to, by fence_async_proxy().
+CONVT_DEVICE void cp_async_arrive(SharedAddress barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
 // A barrier of `threads` (a multiple of 32) of the block's threads; `id` is 1 to 15.
 CONVT_DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");

@@ -810,6 +810,12 @@ inline void mbarrier_arrive(SharedAddress barrier) {
   if (++b.arrived > b.expected) simt::fail("more arrivals at a barrier in shared memory than it expects");
   simt::turn_over(b);
 }
+// When the thread's copies are there: they are, now.
+inline void cp_async_arrive(SharedAddress barrier) {
+  cp_async_commit();
+  cp_async_wait<0>();
+  mbarrier_arrive(barrier);
+}
 inline void mbarrier_arrive_if(SharedAddress barrier, bool condition) {
   if (condition) mbarrier_arrive(barrier);
 }

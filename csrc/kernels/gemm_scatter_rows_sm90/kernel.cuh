@@ -8,38 +8,35 @@ namespace convt::gemm_scatter_rows_sm90 {
 
 using device::SharedAddress;
 
-// In shared memory: full and empty of each stage of x and of weights and of what each warpgroup stages, and whose turn
+// In shared memory: full and empty of each stage of x and of weights and of each piece that is staged, and whose turn
 // it is to multiply.
+template <int Row>
 struct Barriers {
+  static constexpr int32_t of_w = w_stages(configs[Row]), pieces_staged = places(configs[Row]),
+                           warps = group_threads / 32;
+
   SharedAddress barriers;
 
   CONVT_DEVICE SharedAddress x_full(int32_t stage) const { return at(stage); }
   CONVT_DEVICE SharedAddress x_empty(int32_t stage) const { return at(most_stages + stage); }
   CONVT_DEVICE SharedAddress w_full(int32_t stage) const { return at(2 * most_stages + stage); }
-  CONVT_DEVICE SharedAddress w_empty(int32_t stage) const { return at(2 * most_stages + weight_stages + stage); }
-  CONVT_DEVICE SharedAddress order(int32_t group) const { return at(2 * most_stages + 2 * weight_stages + group); }
-  CONVT_DEVICE SharedAddress staged_full(int32_t group) const { return order(2 + group); }
-  CONVT_DEVICE SharedAddress staged_empty(int32_t group) const { return order(4 + group); }
+  CONVT_DEVICE SharedAddress w_empty(int32_t stage) const { return at(2 * most_stages + of_w + stage); }
+  CONVT_DEVICE SharedAddress piece_full(int32_t piece) const { return at(2 * most_stages + 2 * of_w + piece); }
+  CONVT_DEVICE SharedAddress piece_empty(int32_t piece) const { return piece_full(pieces_staged + piece); }
+  CONVT_DEVICE SharedAddress order(int32_t group) const { return piece_full(2 * pieces_staged + group); }
 
   // By one thread, before any other uses a barrier.
   CONVT_DEVICE void init() const {
-    constexpr uint32_t warps = group_threads / 32;
+    const auto pairs = [](int32_t count, SharedAddress full, uint32_t arrivals, SharedAddress empty, uint32_t readers) {
 #pragma unroll 1
-    for (int32_t stage = 0; stage < most_stages; ++stage) {
-      device::mbarrier_init(x_full(stage), fillers);
-      device::mbarrier_init(x_empty(stage), 2 * warps);
-    }
-#pragma unroll 1
-    for (int32_t stage = 0; stage < weight_stages; ++stage) {
-      device::mbarrier_init(w_full(stage), 1);
-      device::mbarrier_init(w_empty(stage), warps);
-    }
-#pragma unroll 1
-    for (int32_t group = 0; group < 2; ++group) {
-      device::mbarrier_init(order(group), warps);
-      device::mbarrier_init(staged_full(group), group_threads);
-      device::mbarrier_init(staged_empty(group), 1);
-    }
+      for (int32_t i = 0; i < count; ++i, full += 8, empty += 8) {
+        device::mbarrier_init(full, arrivals), device::mbarrier_init(empty, readers);
+      }
+    };
+    pairs(most_stages, x_full(0), fillers, x_empty(0), 2 * warps);
+    pairs(of_w, w_full(0), 1, w_empty(0), warps);
+    pairs(pieces_staged, piece_full(0), group_threads, piece_empty(0), 1);
+    pairs(1, order(0), warps, order(1), warps);
     device::mbarrier_init_fence();
   }
 
@@ -73,7 +70,7 @@ struct Rows {
 
 // By one thread: weights of every chunk of every tile.
 template <int Row>
-CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, SharedAddress stages) {
+CONVT_DEVICE void copy_weights(const Params& p, const Barriers<Row>& barriers, SharedAddress stages) {
   constexpr Config config = configs[Row];
   if (!device::elect()) return;
   device::Ring ring = device::Ring::of_producer();
@@ -85,18 +82,19 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, Shared
     rows = p.by_outputs.divide(output);
     const int32_t group = Rows::of(p, static_cast<int32_t>(rows)).group;
 #pragma unroll 1
-    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
+    for (int32_t chunk = 0; chunk < p.chunks * (block_side / w_channels); ++chunk) {
       device::mbarrier_wait(barriers.w_empty(ring.stage), ring.parity);
       const SharedAddress full = barriers.w_full(ring.stage);
       device::mbarrier_arrive_expect(full, w_stage_bytes(config));
 #pragma unroll
       for (int m = 0; m < config.outputs / block_side; ++m) {
-        const int32_t at[] = {static_cast<int32_t>(output) * config.outputs + m * block_side, chunk * block_side, group,
+        const int32_t at[] = {static_cast<int32_t>(output) * config.outputs + m * block_side, chunk * w_channels, group,
                               0, 0};
-        device::box_load(stages + static_cast<uint32_t>(ring.stage * w_stage_bytes(config) + m * block_bytes), p.w_map,
-                         at, full);
+        device::box_load(
+            stages + static_cast<uint32_t>(ring.stage * w_stage_bytes(config) + m * w_channels * row_bytes), p.w_map,
+            at, full);
       }
-      ring.advance(weight_stages);
+      ring.advance(w_stages(config));
     }
   }
 }
@@ -106,17 +104,15 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, Shared
 template <int Row>
 struct Filler {
   static constexpr int32_t words = configs[Row].blocks(), warps = fillers / 32;
-  static constexpr int32_t most_pending = 3;  // chunks on their way
 
   const Params& p;
-  const Barriers& barriers;
+  const Barriers<Row>& barriers;
   SharedAddress stages;
   int32_t warp, lane;
   device::Ring ring = device::Ring::of_producer();
-  int32_t oldest = 0, pending = 0;  // of the chunks that are not there yet the first one's stage, and how many they are
-  const uint16_t* from[words];      // in the tile's first channel; null if x has none
+  const uint16_t* from[words];  // in the tile's first channel; null if x has none
 
-  CONVT_DEVICE Filler(const Params& params, const Barriers& all, SharedAddress at, int32_t thread)
+  CONVT_DEVICE Filler(const Params& params, const Barriers<Row>& all, SharedAddress at, int32_t thread)
       : p(params),
         barriers(all),
         stages(at),
@@ -138,31 +134,34 @@ struct Filler {
     }
   }
 
-  // Of the oldest chunk, when it is there.
-  CONVT_DEVICE void give() {
-    device::fence_async_proxy();
-    device::mbarrier_arrive(barriers.x_full(oldest));
-    oldest = oldest + 1 == p.x_stages ? 0 : oldest + 1, --pending;
-  }
-  CONVT_DEVICE void give_all() {
-    device::cp_async_wait<0>();
-    while (pending > 0) give();
-  }
-
   CONVT_DEVICE void copy(SharedAddress stage, int32_t chunk) {
-    int64_t of_channel = (chunk * block_side + warp) * p.x_channel_stride;
-#pragma unroll 4
-    for (int32_t channel = warp; channel < block_side; channel += warps, of_channel += warps * p.x_channel_stride) {
-      const bool is = chunk * block_side + channel < p.in_channels;
-      const SharedAddress to =
-          stage + static_cast<uint32_t>(channel * row_bytes + (lane / 4 ^ channel % 8) * 16 + lane % 4 * 4);
+    // Channels of 8 rows of the swizzle, which have their units in the same order each.
+    constexpr int32_t of_8 = 8 / warps;
+    static_assert(8 % warps == 0);
+    const int32_t left = p.in_channels - chunk * block_side - warp;
+    const auto zero = [&](const uint16_t* at) { return at != nullptr ? 1u : 0u; };
+    const uint16_t* at[words];
 #pragma unroll
-      for (int i = 0; i < words; ++i) {
-        device::cp_async_if<4>(static_cast<uint32_t>(is && from[i] != nullptr),
-                               to + static_cast<uint32_t>(i * block_bytes), from[i] + of_channel);
+    for (int i = 0; i < words; ++i) at[i] = from[i] + (chunk * block_side + warp) * p.x_channel_stride;
+    SharedAddress to[of_8];
+#pragma unroll
+    for (int k = 0; k < of_8; ++k) {
+      const int32_t channel = warp + k * warps;
+      to[k] = stage + static_cast<uint32_t>(channel * row_bytes + (lane / 4 ^ channel) * 16 + lane % 4 * 4);
+    }
+#pragma unroll 2
+    for (int32_t begin = 0; begin < block_side; begin += 8) {
+#pragma unroll
+      for (int k = 0; k < of_8; ++k) {
+        const bool is = begin + k * warps < left;
+#pragma unroll
+        for (int i = 0; i < words; ++i) {
+          device::cp_async_if<4>(is ? zero(from[i]) : 0, to[k] + static_cast<uint32_t>(i * block_bytes), at[i]);
+          at[i] += warps * p.x_channel_stride;
+        }
+        to[k] += 8 * row_bytes;
       }
     }
-    device::cp_async_commit();
   }
 
   CONVT_DEVICE void run() {
@@ -174,18 +173,12 @@ struct Filler {
       number += static_cast<int32_t>(p.by_outputs.divisor - output);
 #pragma unroll 1
       for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
-        // Who gives room may wait for what is on its way.
-        if (pending > 0 && device::mbarrier_test(barriers.x_empty(ring.stage), ring.parity) == 0) give_all();
         device::mbarrier_wait(barriers.x_empty(ring.stage), ring.parity);
         copy(stages + static_cast<uint32_t>(ring.stage * x_stage_bytes(configs[Row])), chunk);
+        device::cp_async_arrive(barriers.x_full(ring.stage));
         ring.advance(p.x_stages);
-        if (++pending == most_pending) {
-          device::cp_async_wait<most_pending - 1>();
-          give();
-        }
       }
     }
-    give_all();
   }
 };
 
@@ -229,13 +222,13 @@ CONVT_DEVICE void find_positions(const Params& p, const Rows& rows, int32_t thre
   }
 }
 
-// What is staged of a tile.
+// A piece, as it is staged.
 struct Staged {
   SharedAddress staged;
   uint16_t* y;       // of the first channel
   int32_t channels;  // that there are
 
-  // `number`: of tiles of a group's outputs. It is as far behind a multiple of 16 bytes as it is in y.
+  // `number`: of pieces of a group's outputs. It is as far behind a multiple of 16 bytes as it is in y.
   CONVT_DEVICE Staged(const Params& p, int32_t group, int32_t number, SharedAddress at) {
     const int32_t channel = number * p.channels;
     y = static_cast<uint16_t*>(p.y) + (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
@@ -273,52 +266,56 @@ struct Staged {
 // By a warp: what the warpgroups stage of each tile goes to y. (The copy engine takes some 50 clocks of a channel, for
 // which those who multiply do not wait.)
 template <int Row>
-CONVT_DEVICE void write_tiles(const Params& p, const Barriers& barriers, SharedAddress start, int32_t lane) {
+CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, SharedAddress start, int32_t lane) {
   constexpr Config config = configs[Row];
   const Range range(p);
-  int32_t group = 0;
-  uint32_t parity = 0;
+  device::Ring ring;
+  int32_t before = -1;
 #pragma unroll 1
   for (int32_t number = range.first; number < range.end; ++number) {
     auto output = static_cast<uint32_t>(number);
     const Rows rows = Rows::of(p, static_cast<int32_t>(p.by_outputs.divide(output)));
     const int32_t first = Part::image_of(p, rows.row),
                   last = Part::image_of(p, smaller(rows.row + p.rows, p.all_rows) - 1);
-    const Staged staged(p, rows.group, static_cast<int32_t>(output),
-                        start + static_cast<uint32_t>(staged_at(config) + group * p.staged_bytes));
-    device::mbarrier_wait(barriers.staged_full(group), parity);
 #pragma unroll 1
-    for (int32_t image = first; image <= last; ++image) {
-      const Part part(p, rows, image);
-      if (p.whole_vectors) [[likely]] {
-        if (device::elect()) staged.write(p, part);
-      } else {
+    for (int32_t piece = 0; piece < pieces(config); ++piece) {
+      const Staged staged(p, rows.group, static_cast<int32_t>(output) * pieces(config) + piece,
+                          start + static_cast<uint32_t>(staged_at(config) + ring.stage * p.staged_bytes));
+      device::mbarrier_wait(barriers.piece_full(ring.stage), ring.parity);
 #pragma unroll 1
-        for (int32_t channel = lane; channel < staged.channels; channel += 32) staged.write_elements(p, part, channel);
+      for (int32_t image = first; image <= last; ++image) {
+        const Part part(p, rows, image);
+        if (p.whole_vectors) [[likely]] {
+          if (device::elect()) staged.write(p, part);
+        } else {
+#pragma unroll 1
+          for (int32_t channel = lane; channel < staged.channels; channel += 32) {
+            staged.write_elements(p, part, channel);
+          }
+        }
       }
+      device::bulk_commit();
+      // The one before has been read.
+      device::bulk_wait_read<1>();
+      __syncwarp();
+      if (before >= 0) device::mbarrier_arrive_if(barriers.piece_empty(before), lane == 0);
+      before = ring.stage;
+      ring.advance(places(config));
     }
-    device::bulk_commit();
-    // The tile before this one has been read.
-    device::bulk_wait_read<1>();
-    __syncwarp();
-    if (number > range.first) device::mbarrier_arrive_if(barriers.staged_empty(group ^ 1), lane == 0);
-    parity ^= static_cast<uint32_t>(group), group ^= 1;
   }
   device::bulk_wait();
 }
 
-// Stages a lane's sums: of some positions two columns of the kernel each, which lie together in y.
-template <class Scalar, int Row, bool words>
+// Stages a lane's sums of a piece: of some positions two columns of the kernel each, which lie together in y.
+template <class Scalar, int Row, int piece, bool words>
 CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* positions, const float* biases,
                         int32_t warp, int32_t lane,
                         const float (&sums)[configs[Row].blocks()][configs[Row].outputs / 2]) {
   constexpr Config config = configs[Row];
   const int32_t output = lane % 4 * 2;
-  float bias[config.outputs / 8];
+  float bias[block_side / 8];
 #pragma unroll
-  for (int j = 0; j < config.outputs / 8; ++j) {
-    bias[j] = biases[(8 * j >> p.log_taps) + (output >> p.log_taps)];
-  }
+  for (int j = 0; j < block_side / 8; ++j) bias[j] = biases[(8 * j >> p.log_taps) + (output >> p.log_taps)];
   const SharedAddress of_lane = staged + static_cast<uint32_t>(place_of_output(p, output));
 #pragma unroll
   for (int m = 0; m < config.blocks(); ++m) {
@@ -329,8 +326,8 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* po
       if (place < 0) continue;
       const SharedAddress of_position = of_lane + static_cast<uint32_t>(2 * place);
 #pragma unroll
-      for (int j = 0; j < config.outputs / 8; ++j) {
-        const float* const v = &sums[m][j * 4 + 2 * half];
+      for (int j = 0; j < block_side / 8; ++j) {
+        const float* const v = &sums[m][piece * (block_side / 2) + j * 4 + 2 * half];
         const uint32_t word = pack(Scalar{}, v[0] + bias[j], v[1] + bias[j]);
         const SharedAddress to = of_position + static_cast<uint32_t>(p.place_of_8[j]);
         if constexpr (words) {
@@ -345,21 +342,21 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* po
 
 // By a warpgroup: the products of every second tile.
 template <class Scalar, int Row>
-CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned char* memory) {
+CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsigned char* memory) {
   constexpr Config config = configs[Row];
-  constexpr int blocks = config.blocks(), outputs = config.outputs;
+  constexpr int blocks = config.blocks(), outputs = config.outputs, halves = block_side / w_channels;
+  static_assert(pieces(config) <= 2);
   constexpr uint32_t of_8_rows = 8 * row_bytes;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const int32_t warp = thread / 32, lane = thread % 32;
-  auto* const places = reinterpret_cast<int32_t*>(memory + places_at() + group * places_bytes(config));
-  auto* const biases = reinterpret_cast<float*>(places + config.positions);
+  auto* const positions = reinterpret_cast<int32_t*>(memory + places_at(config) + group * places_bytes(config));
+  auto* const biases = reinterpret_cast<float*>(positions + config.positions);
   const SharedAddress start = device::dynamic_shared_address();
-  const SharedAddress staged = start + static_cast<uint32_t>(staged_at(config) + group * p.staged_bytes);
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at),
-                      w_stages = x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(config));
+                      first_w = x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(config));
   const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(x_stages, of_8_rows),
-                                 b_of_stages = device::matrix_descriptor(w_stages, of_8_rows, block_bytes);
+                                 b_of_stages = device::matrix_descriptor(first_w, of_8_rows, w_channels * row_bytes);
   const Range range(p);
   device::Ring x_of_rows;
   uint32_t turn = 0;
@@ -381,14 +378,14 @@ CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned ch
         x.advance(p.x_stages);
       }
     } else {
-      find_positions<Row>(p, rows, thread, places);
+      find_positions<Row>(p, rows, thread, positions);
     }
 #pragma unroll 1
     for (; tile < end; tile += 2) {
       // It arrives while the tile is multiplied.
       Scalar bias = {};
-      const int32_t channel = (tile - before) * p.channels + thread;
-      if (p.bias != nullptr && thread < p.channels && channel < p.out_channels) {
+      const int32_t of_tile = p.channels * pieces(config), channel = (tile - before) * of_tile + thread;
+      if (p.bias != nullptr && thread < of_tile && channel < p.out_channels) {
         bias = static_cast<const Scalar*>(p.bias)[(rows.group * p.out_channels + channel) * p.bias_stride];
       }
       float sums[blocks][outputs / 2];
@@ -400,35 +397,43 @@ CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned ch
       }
       ++turn;
       device::Ring x = x_of_rows;
-      device::Ring w = device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks), weight_stages);
+      device::Ring w =
+          device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks * halves), w_stages(config));
       const bool last_of_rows = tile + 2 >= end;
-      int32_t x_used = -1, w_used = 0;
+      int32_t x_used = -1, w_used = -1;
+      uint32_t adds = 0;
 #pragma unroll 1
       for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
         device::mbarrier_wait(barriers.x_full(x.stage), x.parity);
-        device::mbarrier_wait(barriers.w_full(w.stage), w.parity);
-        device::wgmma_fence();
-        const auto a_at = static_cast<uint32_t>(x.stage * (x_stage_bytes(config) / 16)),
-                   b_at = static_cast<uint32_t>(w.stage * (w_stage_bytes(config) / 16));
+        device::fence_async_proxy();
 #pragma unroll
-        for (int k = 0; k < block_side / k_of_product; ++k) {
-          constexpr uint32_t of_product = k_of_product * row_bytes / 16;
-          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + b_at + k * of_product);
+        for (int half = 0; half < halves; ++half) {
+          device::mbarrier_wait(barriers.w_full(w.stage), w.parity);
+          device::wgmma_fence();
+          const auto a_at =
+                         static_cast<uint32_t>((x.stage * x_stage_bytes(config) + half * w_channels * row_bytes) / 16),
+                     b_at = static_cast<uint32_t>(w.stage * (w_stage_bytes(config) / 16));
 #pragma unroll
-          for (int m = 0; m < blocks; ++m) {
-            const auto a = device::with_start(
-                a_of_stages, device::start_of(a_of_stages) + a_at + m * (block_bytes / 16) + k * of_product);
-            device::wgmma_as_in_memory<device::wgmma_type<Scalar>, outputs>(sums[m], a, b, chunk > 0 || k > 0);
+          for (int k = 0; k < w_channels / k_of_product; ++k) {
+            constexpr uint32_t of_product = k_of_product * row_bytes / 16;
+            const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + b_at + k * of_product);
+#pragma unroll
+            for (int m = 0; m < blocks; ++m) {
+              const auto a = device::with_start(
+                  a_of_stages, device::start_of(a_of_stages) + a_at + m * (block_bytes / 16) + k * of_product);
+              device::wgmma_as_in_memory<device::wgmma_type<Scalar>, outputs>(sums[m], a, b, adds);
+            }
+            adds = 1;
           }
+          device::wgmma_commit();
+          device::wgmma_wait<1>();
+          device::mbarrier_arrive_if(barriers.w_empty(w_used), lane == 0 && w_used >= 0);
+          if (half == 0) device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows && x_used >= 0);
+          w_used = w.stage;
+          w.advance(w_stages(config));
         }
-        device::wgmma_commit();
-        device::wgmma_wait<1>();
-        if (x_used >= 0) {
-          device::mbarrier_arrive_if(barriers.w_empty(w_used), lane == 0);
-          device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows);
-        }
-        x_used = x.stage, w_used = w.stage;
-        x.advance(p.x_stages), w.advance(weight_stages);
+        x_used = x.stage;
+        x.advance(p.x_stages);
       }
       device::mbarrier_arrive_if(barriers.order(group ^ 1), lane == 0);
       device::wgmma_wait<0>();
@@ -436,18 +441,26 @@ CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned ch
       device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows);
 #pragma unroll
       for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
-      if (thread < p.channels) biases[thread] = to_float(bias);
-      // Until the tile before is written.
-      device::mbarrier_wait(barriers.staged_empty(group), turn & 1);
+      if (thread < of_tile) biases[thread] = to_float(bias);
       device::named_barrier(1 + group, group_threads);
-      const Staged to(p, rows.group, tile - before, staged);
-      if (p.words) [[likely]] {
-        stage<Scalar, Row, true>(p, to.staged, places, biases, warp, lane, sums);
-      } else {
-        stage<Scalar, Row, false>(p, to.staged, places, biases, warp, lane, sums);
-      }
-      device::fence_async_proxy();
-      device::mbarrier_arrive(barriers.staged_full(group));
+      const auto stage_piece = [&]<int piece>() {
+        const auto place =
+            device::Ring::after(static_cast<uint32_t>((tile - range.first) * pieces(config) + piece), places(config));
+        const Staged to(p, rows.group, (tile - before) * pieces(config) + piece,
+                        start + static_cast<uint32_t>(staged_at(config) + place.stage * p.staged_bytes));
+        // Until what was there before is written.
+        device::mbarrier_wait(barriers.piece_empty(place.stage), place.parity ^ 1);
+        const float* const of_piece = biases + piece * p.channels;
+        if (p.words) [[likely]] {
+          stage<Scalar, Row, piece, true>(p, to.staged, positions, of_piece, warp, lane, sums);
+        } else {
+          stage<Scalar, Row, piece, false>(p, to.staged, positions, of_piece, warp, lane, sums);
+        }
+        device::fence_async_proxy();
+        device::mbarrier_arrive(barriers.piece_full(place.stage));
+      };
+      stage_piece.template operator()<0>();
+      if constexpr (pieces(config) == 2) stage_piece.template operator()<1>();
       // Before positions and biases are others.
       device::named_barrier(1 + group, group_threads);
     }
@@ -460,7 +473,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(cons
   static_assert(consumers * consumer_registers + group_threads * other_registers <= 65536);
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const SharedAddress start = device::dynamic_shared_address();
-  const Barriers barriers{start};
+  const Barriers<Row> barriers{start};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at);
   constexpr int start_barrier = 3;
@@ -475,7 +488,7 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(cons
     if (warp == 0) {
       copy_weights<Row>(p, barriers, x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(configs[Row])));
     } else if (warp == 1) {
-      write_tiles<Row>(p, barriers, start, thread % 32);
+      write_pieces<Row>(p, barriers, start, thread % 32);
     } else {
       Filler<Row>(p, barriers, x_stages, thread - consumers - 64).run();
     }

@@ -11,7 +11,7 @@ using gemm_scatter::outputs_of_position;
 struct Tiling {
   int64_t rows = 0;      // of x, of a tile: whichever images they are of
   int64_t images = 0;    // that they may be of
-  int64_t channels = 0;  // of a tile
+  int64_t channels = 0;  // of a piece of 64 outputs
   int64_t row_tiles = 0, output_tiles = 0, tiles = 0;
   int64_t chunks = 0;  // of 64 input channels
   int64_t pitch = 0;   // elements of what is staged from a channel to the next
@@ -19,7 +19,7 @@ struct Tiling {
 
   bool fits() const { return rows > 0 && x_stages >= chunks; }
   int64_t shared_bytes(const Config& c) const {
-    return stages_at + x_stages * x_stage_bytes(c) + weight_stages * w_stage_bytes(c);
+    return stages_at + x_stages * x_stage_bytes(c) + w_stages(c) * w_stage_bytes(c);
   }
 };
 
@@ -33,17 +33,23 @@ inline Tiling make_tiling(const Config& c, const Problem& p) {
   if (t.rows == 0) return t;
   t.row_tiles = ceil_div(all_rows, t.rows);
   t.images = std::min(p.batch, (t.rows + p.in_h - 2) / p.in_h + 1);
-  t.channels = c.outputs / taps;
+  t.channels = block_side / taps;
   t.output_tiles = ceil_div<int64_t>(outputs_of_position(p), c.outputs);
   t.tiles = checked_mul(checked_mul(t.row_tiles, t.output_tiles), p.groups);
   t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), block_side);
   const int64_t used = t.rows * p.in_w * taps + of_image * t.images;
   t.pitch = ceil_div<int64_t>(used, 8) * 8 + p.y_strides[1] % 8;
   t.staged_bytes = ceil_div<int64_t>(2 * (t.channels * t.pitch + 8), 16) * 16;
-  t.stages_at = ceil_div<int64_t>(staged_at(c) + 2 * t.staged_bytes, 1024) * 1024;
-  const int64_t room = shared_bytes_limit - t.stages_at - weight_stages * w_stage_bytes(c);
+  t.stages_at = ceil_div<int64_t>(staged_at(c) + places(c) * t.staged_bytes, 1024) * 1024;
+  const int64_t room = shared_bytes_limit - t.stages_at - w_stages(c) * w_stage_bytes(c);
   t.x_stages = std::clamp<int64_t>(room / x_stage_bytes(c), 0, most_stages);
   return t;
+}
+
+inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
+  TensorMapLayout map = gemm_scatter::make_w_map(p, w);
+  map.box[1] = w_channels;
+  return map;
 }
 
 }  // namespace convt::gemm_scatter_rows_sm90
