@@ -38,25 +38,24 @@ inline constexpr int32_t consumer_registers = 200, other_registers = 104;
 // swizzle.
 inline constexpr int32_t block_side = 64, block_bytes = block_side * row_bytes;
 inline constexpr int32_t k_of_product = 16;  // channels, of one wgmma
-inline constexpr int32_t w_channels = 32;    // of a stage of weights, half of those of a stage of x
 inline constexpr int32_t most_stages = 12;   // of x
 
 constexpr int32_t x_stage_bytes(const Config& c) { return c.blocks() * block_bytes; }
-constexpr int32_t w_stage_bytes(const Config& c) { return c.outputs * 2 * w_channels; }
+constexpr int32_t w_stage_bytes(const Config& c) { return c.outputs / block_side * block_bytes; }
 
 constexpr int32_t pieces(const Config& c) { return c.outputs / block_side; }
-constexpr int32_t w_stages(const Config& c) { return c.outputs == 128 ? 9 : 10; }
+constexpr int32_t w_stages(const Config& c) { return c.outputs == 128 ? 4 : 5; }
 // What warpgroups stage are pieces of 64 outputs, in so many places that both take in turn.
 constexpr int32_t places(const Config& c) { return c.outputs == 128 ? 3 : 2; }
 
 // Before the stages: barriers, full and empty of each stage of x and of weights and of what is staged, and whose turn
-// it is; of each warpgroup where positions are in what it stages, and biases.
+// it is; of each warpgroup where positions are in what it stages, and biases of two tiles.
 constexpr int32_t barriers_bytes(const Config& c) {
   return 8 * (2 * most_stages + 2 * w_stages(c) + 2 * places(c) + 2);
 }
 inline constexpr int32_t fewest_taps = 2;
-constexpr int32_t places_bytes(const Config& c) { return 4 * (c.positions + c.outputs / fewest_taps); }
+constexpr int32_t places_bytes(const Config& c) { return 4 * (c.positions + 2 * c.outputs / fewest_taps); }
 constexpr int32_t places_at(const Config& c) { return (barriers_bytes(c) + 15) / 16 * 16; }
-constexpr int32_t staged_at(const Config& c) { return places_at(c) + 2 * places_bytes(c); }
+constexpr int32_t staged_at(const Config& c) { return (places_at(c) + 2 * places_bytes(c) + 31) / 32 * 32; }
 
 }  // namespace convt::gemm_scatter_rows_sm90

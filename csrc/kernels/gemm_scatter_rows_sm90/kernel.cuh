@@ -82,17 +82,16 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers<Row>& barriers, S
     rows = p.by_outputs.divide(output);
     const int32_t group = Rows::of(p, static_cast<int32_t>(rows)).group;
 #pragma unroll 1
-    for (int32_t chunk = 0; chunk < p.chunks * (block_side / w_channels); ++chunk) {
+    for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
       device::mbarrier_wait(barriers.w_empty(ring.stage), ring.parity);
       const SharedAddress full = barriers.w_full(ring.stage);
       device::mbarrier_arrive_expect(full, w_stage_bytes(config));
 #pragma unroll
       for (int m = 0; m < config.outputs / block_side; ++m) {
-        const int32_t at[] = {static_cast<int32_t>(output) * config.outputs + m * block_side, chunk * w_channels, group,
+        const int32_t at[] = {static_cast<int32_t>(output) * config.outputs + m * block_side, chunk * block_side, group,
                               0, 0};
-        device::box_load(
-            stages + static_cast<uint32_t>(ring.stage * w_stage_bytes(config) + m * w_channels * row_bytes), p.w_map,
-            at, full);
+        device::box_load(stages + static_cast<uint32_t>(ring.stage * w_stage_bytes(config) + m * block_bytes), p.w_map,
+                         at, full);
       }
       ring.advance(w_stages(config));
     }
@@ -193,8 +192,8 @@ struct Part {
     const int32_t end = smaller(smaller(rows.row + p.rows, p.all_rows), before + p.height);
     length = (end - first_row) * of_row;
     place = image * p.y_batch_stride + static_cast<int64_t>(first_row - before) * of_row;
-    start = static_cast<int32_t>(round_up((first_row - rows.row) * of_row, 8)) +
-            static_cast<int32_t>(of_image) * (image - image_of(p, rows.row)) + static_cast<int32_t>(place & 7);
+    start = static_cast<int32_t>(round_up((first_row - rows.row) * of_row, sector)) +
+            static_cast<int32_t>(of_image) * (image - image_of(p, rows.row)) + static_cast<int32_t>(place % sector);
   }
 
   CONVT_DEVICE static int32_t image_of(const Params& p, int32_t row) {
@@ -228,11 +227,11 @@ struct Staged {
   uint16_t* y;       // of the first channel
   int32_t channels;  // that there are
 
-  // `number`: of pieces of a group's outputs. It is as far behind a multiple of 16 bytes as it is in y.
+  // `number`: of pieces of a group's outputs. It is as far behind a sector of memory as it is in y.
   CONVT_DEVICE Staged(const Params& p, int32_t group, int32_t number, SharedAddress at) {
     const int32_t channel = number * p.channels;
     y = static_cast<uint16_t*>(p.y) + (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
-    staged = at + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y) % 16);
+    staged = at + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y) % (2 * sector));
     channels = smaller(p.channels, p.out_channels - channel);
   }
 
@@ -308,8 +307,8 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
 
 // Stages a lane's sums of a piece: of some positions two columns of the kernel each, which lie together in y.
 template <class Scalar, int Row, int piece, bool words>
-CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* positions, const float* biases,
-                        int32_t warp, int32_t lane,
+CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t (&places)[configs[Row].blocks()][2],
+                        const float* biases, int32_t lane,
                         const float (&sums)[configs[Row].blocks()][configs[Row].outputs / 2]) {
   constexpr Config config = configs[Row];
   const int32_t output = lane % 4 * 2;
@@ -321,10 +320,8 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* po
   for (int m = 0; m < config.blocks(); ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int32_t position = m * block_side + warp * 16 + half * 8 + lane / 4;
-      const int32_t place = positions[position];
-      if (place < 0) continue;
-      const SharedAddress of_position = of_lane + static_cast<uint32_t>(2 * place);
+      if (places[m][half] < 0) continue;
+      const SharedAddress of_position = of_lane + static_cast<uint32_t>(2 * places[m][half]);
 #pragma unroll
       for (int j = 0; j < block_side / 8; ++j) {
         const float* const v = &sums[m][piece * (block_side / 2) + j * 4 + 2 * half];
@@ -344,7 +341,7 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t* po
 template <class Scalar, int Row>
 CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsigned char* memory) {
   constexpr Config config = configs[Row];
-  constexpr int blocks = config.blocks(), outputs = config.outputs, halves = block_side / w_channels;
+  constexpr int blocks = config.blocks(), outputs = config.outputs;
   static_assert(pieces(config) <= 2);
   constexpr uint32_t of_8_rows = 8 * row_bytes;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
@@ -356,7 +353,7 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at),
                       first_w = x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(config));
   const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(x_stages, of_8_rows),
-                                 b_of_stages = device::matrix_descriptor(first_w, of_8_rows, w_channels * row_bytes);
+                                 b_of_stages = device::matrix_descriptor(first_w, of_8_rows, block_bytes);
   const Range range(p);
   device::Ring x_of_rows;
   uint32_t turn = 0;
@@ -366,7 +363,9 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
     const Rows rows = Rows::of(p, static_cast<int32_t>(p.by_outputs.divide(output)));
     const int32_t end = smaller(range.end, number + static_cast<int32_t>(p.by_outputs.divisor - output));
     const int32_t before = number - static_cast<int32_t>(output);
+    int32_t of_lane[blocks][2] = {};  // in what is staged of a channel
     int32_t tile = number + ((number - range.first + group) & 1);
+    const int32_t first = number;
     number = end;
     if (tile >= end) {
       // Its stages are the other warpgroup's alone. They are given back when they are there, not before.
@@ -379,6 +378,14 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
       }
     } else {
       find_positions<Row>(p, rows, thread, positions);
+      device::named_barrier(1 + group, group_threads);
+#pragma unroll
+      for (int m = 0; m < blocks; ++m) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          of_lane[m][half] = positions[m * block_side + warp * 16 + half * 8 + lane / 4];
+        }
+      }
     }
 #pragma unroll 1
     for (; tile < end; tile += 2) {
@@ -397,43 +404,40 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
       }
       ++turn;
       device::Ring x = x_of_rows;
-      device::Ring w =
-          device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks * halves), w_stages(config));
-      const bool last_of_rows = tile + 2 >= end;
-      int32_t x_used = -1, w_used = -1;
-      uint32_t adds = 0;
+      device::Ring w = device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks), w_stages(config));
+      const bool first_of_rows = tile < first + 2, last_of_rows = tile + 2 >= end;
+      int32_t x_used = 0, w_used = 0;
+      uint32_t there = 0;  // the next chunk's weights
 #pragma unroll 1
       for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
-        device::mbarrier_wait(barriers.x_full(x.stage), x.parity);
-        device::fence_async_proxy();
-#pragma unroll
-        for (int half = 0; half < halves; ++half) {
-          device::mbarrier_wait(barriers.w_full(w.stage), w.parity);
-          device::wgmma_fence();
-          const auto a_at =
-                         static_cast<uint32_t>((x.stage * x_stage_bytes(config) + half * w_channels * row_bytes) / 16),
-                     b_at = static_cast<uint32_t>(w.stage * (w_stage_bytes(config) / 16));
-#pragma unroll
-          for (int k = 0; k < w_channels / k_of_product; ++k) {
-            constexpr uint32_t of_product = k_of_product * row_bytes / 16;
-            const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + b_at + k * of_product);
-#pragma unroll
-            for (int m = 0; m < blocks; ++m) {
-              const auto a = device::with_start(
-                  a_of_stages, device::start_of(a_of_stages) + a_at + m * (block_bytes / 16) + k * of_product);
-              device::wgmma_as_in_memory<device::wgmma_type<Scalar>, outputs>(sums[m], a, b, adds);
-            }
-            adds = 1;
-          }
-          device::wgmma_commit();
-          device::wgmma_wait<1>();
-          device::mbarrier_arrive_if(barriers.w_empty(w_used), lane == 0 && w_used >= 0);
-          if (half == 0) device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows && x_used >= 0);
-          w_used = w.stage;
-          w.advance(w_stages(config));
+        if (first_of_rows) {
+          device::mbarrier_wait(barriers.x_full(x.stage), x.parity);
+          device::fence_async_proxy();
         }
-        x_used = x.stage;
-        x.advance(p.x_stages);
+        device::mbarrier_wait_unless(there, barriers.w_full(w.stage), w.parity);
+        device::wgmma_fence();
+        const auto a_at = static_cast<uint32_t>(x.stage * (x_stage_bytes(config) / 16)),
+                   b_at = static_cast<uint32_t>(w.stage * (w_stage_bytes(config) / 16));
+#pragma unroll
+        for (int k = 0; k < block_side / k_of_product; ++k) {
+          constexpr uint32_t of_product = k_of_product * row_bytes / 16;
+          const auto b = device::with_start(b_of_stages, device::start_of(b_of_stages) + b_at + k * of_product);
+#pragma unroll
+          for (int m = 0; m < blocks; ++m) {
+            const auto a = device::with_start(
+                a_of_stages, device::start_of(a_of_stages) + a_at + m * (block_bytes / 16) + k * of_product);
+            device::wgmma_as_in_memory<device::wgmma_type<Scalar>, outputs>(sums[m], a, b, chunk > 0 || k > 0);
+          }
+        }
+        device::wgmma_commit();
+        const int32_t x_now = x.stage, w_now = w.stage;
+        x.advance(p.x_stages), w.advance(w_stages(config));
+        // Asked for while it multiplies: the answer takes its time.
+        there = chunk + 1 < p.chunks ? device::mbarrier_test(barriers.w_full(w.stage), w.parity) : 0;
+        device::wgmma_wait<1>();
+        device::mbarrier_arrive_if(barriers.w_empty(w_used), lane == 0 && chunk > 0);
+        device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows && chunk > 0);
+        x_used = x_now, w_used = w_now;
       }
       device::mbarrier_arrive_if(barriers.order(group ^ 1), lane == 0);
       device::wgmma_wait<0>();
@@ -441,7 +445,8 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
       device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows);
 #pragma unroll
       for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
-      if (thread < of_tile) biases[thread] = to_float(bias);
+      float* const of_turn = biases + (turn & 1) * (outputs / fewest_taps);
+      if (thread < of_tile) of_turn[thread] = to_float(bias);
       device::named_barrier(1 + group, group_threads);
       const auto stage_piece = [&]<int piece>() {
         const auto place =
@@ -450,19 +455,17 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
                         start + static_cast<uint32_t>(staged_at(config) + place.stage * p.staged_bytes));
         // Until what was there before is written.
         device::mbarrier_wait(barriers.piece_empty(place.stage), place.parity ^ 1);
-        const float* const of_piece = biases + piece * p.channels;
+        const float* const of_piece = of_turn + piece * p.channels;
         if (p.words) [[likely]] {
-          stage<Scalar, Row, piece, true>(p, to.staged, positions, of_piece, warp, lane, sums);
+          stage<Scalar, Row, piece, true>(p, to.staged, of_lane, of_piece, lane, sums);
         } else {
-          stage<Scalar, Row, piece, false>(p, to.staged, positions, of_piece, warp, lane, sums);
+          stage<Scalar, Row, piece, false>(p, to.staged, of_lane, of_piece, lane, sums);
         }
         device::fence_async_proxy();
         device::mbarrier_arrive(barriers.piece_full(place.stage));
       };
       stage_piece.template operator()<0>();
       if constexpr (pieces(config) == 2) stage_piece.template operator()<1>();
-      // Before positions and biases are others.
-      device::named_barrier(1 + group, group_threads);
     }
     x_of_rows.advance_by(p.chunks, p.x_stages);
   }

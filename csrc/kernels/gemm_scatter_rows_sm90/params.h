@@ -50,7 +50,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
   q = {};
-  launch.w_map = make_w_map(p, o.w);
+  launch.w_map = gemm_scatter::make_w_map(p, o.w);
   q.x = o.x, q.y = o.result, q.bias = p.has_bias ? o.bias : nullptr;
   q.x_batch_stride = p.x_strides[0], q.x_channel_stride = p.x_strides[1];
   q.y_batch_stride = p.y_strides[0], q.y_channel_stride = p.y_strides[1], q.bias_stride = p.bias_stride;

@@ -23,8 +23,22 @@ struct Tiling {
   }
 };
 
-// Elements of what is staged are as far from a multiple of 16 bytes as in y: of 8 elements, of each image anew.
-inline constexpr int64_t of_image = 16;
+// What is staged begins as far from a sector of memory, 32 bytes, as it does in y, each image anew: the copy engine
+// writes what a sector of shared memory has at once. Elements.
+inline constexpr int64_t sector = 16, of_image = 2 * sector;
+
+// Words that a warp stages at once in the same bank, at most: of 8 positions side by side 8 outputs each.
+inline int64_t bank_conflicts(const Problem& p, int64_t pitch) {
+  int64_t words[32] = {}, most = 0;
+  for (int64_t output = 0; output < 8; output += 2) {
+    const int64_t taps = p.kernel_h * p.kernel_w, channel = output / taps, tap = output % taps;
+    const int64_t of_output = channel * pitch + tap / p.kernel_w * p.out_w + tap % p.kernel_w;
+    for (int64_t position = 0; position < 8; ++position) {
+      most = std::max(most, ++words[(of_output + position * p.kernel_w) / 2 % 32]);
+    }
+  }
+  return most;
+}
 
 inline Tiling make_tiling(const Config& c, const Problem& p) {
   Tiling t;
@@ -38,18 +52,17 @@ inline Tiling make_tiling(const Config& c, const Problem& p) {
   t.tiles = checked_mul(checked_mul(t.row_tiles, t.output_tiles), p.groups);
   t.chunks = ceil_div<int64_t>(p.in_channels_per_group(), block_side);
   const int64_t used = t.rows * p.in_w * taps + of_image * t.images;
-  t.pitch = ceil_div<int64_t>(used, 8) * 8 + p.y_strides[1] % 8;
-  t.staged_bytes = ceil_div<int64_t>(2 * (t.channels * t.pitch + 8), 16) * 16;
+  t.pitch = round_up(used, sector) + p.y_strides[1] % sector;
+  const int64_t fewest = t.pitch;
+  int64_t conflicts = bank_conflicts(p, fewest);
+  for (int64_t pitch = fewest + sector; conflicts > 1 && pitch < fewest + 4 * sector; pitch += sector) {
+    if (const int64_t n = bank_conflicts(p, pitch); n < conflicts) conflicts = n, t.pitch = pitch;
+  }
+  t.staged_bytes = ceil_div<int64_t>(2 * (t.channels * t.pitch + sector), 2 * sector) * 2 * sector;
   t.stages_at = ceil_div<int64_t>(staged_at(c) + places(c) * t.staged_bytes, 1024) * 1024;
   const int64_t room = shared_bytes_limit - t.stages_at - w_stages(c) * w_stage_bytes(c);
   t.x_stages = std::clamp<int64_t>(room / x_stage_bytes(c), 0, most_stages);
   return t;
-}
-
-inline TensorMapLayout make_w_map(const Problem& p, const void* w) {
-  TensorMapLayout map = gemm_scatter::make_w_map(p, w);
-  map.box[1] = w_channels;
-  return map;
 }
 
 }  // namespace convt::gemm_scatter_rows_sm90
