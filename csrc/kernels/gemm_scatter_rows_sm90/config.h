@@ -38,6 +38,7 @@ inline constexpr int32_t consumer_registers = 200, other_registers = 104;
 // swizzle.
 inline constexpr int32_t block_side = 64, block_bytes = block_side * row_bytes;
 inline constexpr int32_t k_of_product = 16;  // channels, of one wgmma
+inline constexpr int32_t most_images = 32;   // of a tile: each lane of a warp knows one
 inline constexpr int32_t most_stages = 12;   // of x
 
 constexpr int32_t x_stage_bytes(const Config& c) { return c.blocks() * block_bytes; }

@@ -221,49 +221,40 @@ CONVT_DEVICE void find_positions(const Params& p, const Rows& rows, int32_t thre
   }
 }
 
-// A piece, as it is staged.
-struct Staged {
-  SharedAddress staged;
-  uint16_t* y;       // of the first channel
-  int32_t channels;  // that there are
+// A piece: the first of its channels in y, and how many there are of them and of those behind it. What is staged of it
+// is as far behind a sector of memory as it is in y.
+struct Piece {
+  uint16_t* y;
+  int32_t left;
 
-  // `number`: of pieces of a group's outputs. It is as far behind a sector of memory as it is in y.
-  CONVT_DEVICE Staged(const Params& p, int32_t group, int32_t number, SharedAddress at) {
+  // `number`: of pieces of a group's outputs.
+  CONVT_DEVICE Piece(const Params& p, int32_t group, int32_t number) {
     const int32_t channel = number * p.channels;
     y = static_cast<uint16_t*>(p.y) + (static_cast<int64_t>(group) * p.out_channels + channel) * p.y_channel_stride;
-    staged = at + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y) % (2 * sector));
-    channels = smaller(p.channels, p.out_channels - channel);
+    left = p.out_channels - channel;
   }
+  CONVT_DEVICE void advance(const Params& p) { y += p.channels * p.y_channel_stride, left -= p.channels; }
 
-  // By one thread: the copy engine writes all channels, of whole vectors of 16 bytes.
-  CONVT_DEVICE void write(const Params& p, const Part& part) const {
-    uint16_t* to = y + part.place;
-    SharedAddress from = staged + static_cast<uint32_t>(2 * part.start);
-#pragma unroll 4
-    for (int32_t channel = 0; channel < channels; ++channel) {
-      device::bulk_store(to, from, static_cast<uint32_t>(2 * part.length));
-      to += p.y_channel_stride, from += static_cast<uint32_t>(2 * p.pitch);
-    }
-  }
-
-  // A channel: the copy engine writes what whole vectors of 16 bytes there are, the thread the others.
-  CONVT_DEVICE void write_elements(const Params& p, const Part& part, int32_t channel) const {
-    uint16_t* const to = y + channel * p.y_channel_stride + part.place;
-    const SharedAddress from = staged + static_cast<uint32_t>(2 * (part.start + channel * p.pitch));
-    const auto behind = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % 16 / 2);
-    const int32_t begin = smaller((8 - behind) % 8, part.length), end = begin + (part.length - begin) / 8 * 8;
-    if (begin < end) {
-      device::bulk_store(to + begin, from + static_cast<uint32_t>(2 * begin), static_cast<uint32_t>(2 * (end - begin)));
-    }
-#pragma unroll 1
-    for (int32_t e = begin > 0 ? 0 : end; e < part.length; e = e + 1 == begin ? end : e + 1) {
-      to[e] = static_cast<uint16_t>(device::load_shared_2(from + static_cast<uint32_t>(2 * e)));
-    }
+  CONVT_DEVICE SharedAddress staged(SharedAddress at) const {
+    return at + static_cast<uint32_t>(reinterpret_cast<uintptr_t>(y) % (2 * sector));
   }
 };
 
-// By a warp: what the warpgroups stage of each tile goes to y. (The copy engine takes some 50 clocks of a channel, for
-// which those who multiply do not wait.)
+// A channel of an image: the copy engine writes what whole vectors of 16 bytes there are, the thread the others.
+CONVT_DEVICE void write_elements(uint16_t* to, SharedAddress from, int32_t length) {
+  const auto behind = static_cast<int32_t>(reinterpret_cast<uintptr_t>(to) % 16 / 2);
+  const int32_t begin = smaller((8 - behind) % 8, length), end = begin + (length - begin) / 8 * 8;
+  if (begin < end) {
+    device::bulk_store(to + begin, from + static_cast<uint32_t>(2 * begin), static_cast<uint32_t>(2 * (end - begin)));
+  }
+#pragma unroll 1
+  for (int32_t e = begin > 0 ? 0 : end; e < length; e = e + 1 == begin ? end : e + 1) {
+    to[e] = static_cast<uint16_t>(device::load_shared_2(from + static_cast<uint32_t>(2 * e)));
+  }
+}
+
+// By a warp: what the warpgroups stage of each tile goes to y. (Who multiplies would wait for the copy engine to take
+// the copies.)
 template <int Row>
 CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, SharedAddress start, int32_t lane) {
   constexpr Config config = configs[Row];
@@ -271,25 +262,39 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
   device::Ring ring;
   int32_t before = -1;
 #pragma unroll 1
-  for (int32_t number = range.first; number < range.end; ++number) {
+  for (int32_t number = range.first; number < range.end;) {
     auto output = static_cast<uint32_t>(number);
     const Rows rows = Rows::of(p, static_cast<int32_t>(p.by_outputs.divide(output)));
+    const int32_t end = smaller(range.end, number + static_cast<int32_t>(p.by_outputs.divisor - output));
     const int32_t first = Part::image_of(p, rows.row),
-                  last = Part::image_of(p, smaller(rows.row + p.rows, p.all_rows) - 1);
+                  images = Part::image_of(p, smaller(rows.row + p.rows, p.all_rows) - 1) - first + 1;
+    // Each lane knows a part.
+    const Part of_lane(p, rows, first + smaller(lane, images - 1));
+    Piece piece(p, rows.group, static_cast<int32_t>(output) * pieces(config));
 #pragma unroll 1
-    for (int32_t piece = 0; piece < pieces(config); ++piece) {
-      const Staged staged(p, rows.group, static_cast<int32_t>(output) * pieces(config) + piece,
-                          start + static_cast<uint32_t>(staged_at(config) + ring.stage * p.staged_bytes));
+    for (int32_t count = (end - number) * pieces(config); count > 0; --count) {
+      const SharedAddress staged =
+          piece.staged(start + static_cast<uint32_t>(staged_at(config) + ring.stage * p.staged_bytes));
+      const int32_t channels = smaller(p.channels, piece.left);
       device::mbarrier_wait(barriers.piece_full(ring.stage), ring.parity);
 #pragma unroll 1
-      for (int32_t image = first; image <= last; ++image) {
-        const Part part(p, rows, image);
+      for (int32_t i = 0; i < images; ++i) {
+        uint16_t* to = piece.y + __shfl_sync(0xffffffffu, of_lane.place, i);
+        SharedAddress from = staged + static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, i));
+        const int32_t length = __shfl_sync(0xffffffffu, of_lane.length, i);
         if (p.whole_vectors) [[likely]] {
-          if (device::elect()) staged.write(p, part);
+          // By one thread, whose operands are the same for all lanes.
+          if (!device::elect()) continue;
+#pragma unroll 4
+          for (int32_t channel = 0; channel < channels; ++channel) {
+            device::bulk_store(to, from, static_cast<uint32_t>(2 * length));
+            to += p.y_channel_stride, from += static_cast<uint32_t>(2 * p.pitch);
+          }
         } else {
 #pragma unroll 1
-          for (int32_t channel = lane; channel < staged.channels; channel += 32) {
-            staged.write_elements(p, part, channel);
+          for (int32_t channel = lane; channel < channels; channel += 32) {
+            write_elements(to + channel * p.y_channel_stride, from + static_cast<uint32_t>(2 * channel * p.pitch),
+                           length);
           }
         }
       }
@@ -300,7 +305,9 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
       if (before >= 0) device::mbarrier_arrive_if(barriers.piece_empty(before), lane == 0);
       before = ring.stage;
       ring.advance(places(config));
+      piece.advance(p);
     }
+    number = end;
   }
   device::bulk_wait();
 }
@@ -451,15 +458,16 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
       const auto stage_piece = [&]<int piece>() {
         const auto place =
             device::Ring::after(static_cast<uint32_t>((tile - range.first) * pieces(config) + piece), places(config));
-        const Staged to(p, rows.group, (tile - before) * pieces(config) + piece,
-                        start + static_cast<uint32_t>(staged_at(config) + place.stage * p.staged_bytes));
+        const SharedAddress to =
+            Piece(p, rows.group, (tile - before) * pieces(config) + piece)
+                .staged(start + static_cast<uint32_t>(staged_at(config) + place.stage * p.staged_bytes));
         // Until what was there before is written.
         device::mbarrier_wait(barriers.piece_empty(place.stage), place.parity ^ 1);
         const float* const of_piece = of_turn + piece * p.channels;
         if (p.words) [[likely]] {
-          stage<Scalar, Row, piece, true>(p, to.staged, of_lane, of_piece, lane, sums);
+          stage<Scalar, Row, piece, true>(p, to, of_lane, of_piece, lane, sums);
         } else {
-          stage<Scalar, Row, piece, false>(p, to.staged, of_lane, of_piece, lane, sums);
+          stage<Scalar, Row, piece, false>(p, to, of_lane, of_piece, lane, sums);
         }
         device::fence_async_proxy();
         device::mbarrier_arrive(barriers.piece_full(place.stage));

@@ -40,6 +40,9 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   };
   const family::Tiling t = family::make_tiling(config, p);
   if (t.rows == 0) return refused("takes rows of at most " + std::to_string(config.positions) + " positions");
+  if (t.images > family::most_images) {
+    return refused("takes images of which at most " + std::to_string(family::most_images) + " fill a tile");
+  }
   if (!t.fits()) return refused("has not enough shared memory for all input channels of a tile");
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2) {
     return refused("needs more tiles than are numbered in 32 bits");
@@ -48,6 +51,7 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
   c.plan.shared_bytes = t.shared_bytes(config);
+  c.plan.cut[0] = static_cast<int32_t>(t.pitch);
 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
