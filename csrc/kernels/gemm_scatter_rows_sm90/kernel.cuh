@@ -253,6 +253,17 @@ CONVT_DEVICE void write_elements(uint16_t* to, SharedAddress from, int32_t lengt
   }
 }
 
+// By a warp: the copy engine writes channels of an image, of whole vectors. One thread has it do so: its operands are
+// the same for all lanes.
+CONVT_DEVICE void write_part(const Params& p, uint16_t* to, SharedAddress from, int32_t length, int32_t channels) {
+  if (!device::elect()) return;
+#pragma unroll 8
+  for (int32_t channel = 0; channel < channels; ++channel) {
+    device::bulk_store(to, from, static_cast<uint32_t>(2 * length));
+    to += p.y_channel_stride, from += static_cast<uint32_t>(2 * p.pitch);
+  }
+}
+
 // By a warp: what the warpgroups stage of each tile goes to y. (Who multiplies would wait for the copy engine to take
 // the copies.)
 template <int Row>
@@ -270,6 +281,13 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
                   images = Part::image_of(p, smaller(rows.row + p.rows, p.all_rows) - 1) - first + 1;
     // Each lane knows a part.
     const Part of_lane(p, rows, first + smaller(lane, images - 1));
+    // Mostly they are one or two.
+    const int64_t first_place = __shfl_sync(0xffffffffu, of_lane.place, 0),
+                  second_place = __shfl_sync(0xffffffffu, of_lane.place, 1);
+    const auto first_start = static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, 0)),
+               second_start = static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, 1));
+    const int32_t first_length = __shfl_sync(0xffffffffu, of_lane.length, 0),
+                  second_length = __shfl_sync(0xffffffffu, of_lane.length, 1);
     Piece piece(p, rows.group, static_cast<int32_t>(output) * pieces(config));
 #pragma unroll 1
     for (int32_t count = (end - number) * pieces(config); count > 0; --count) {
@@ -277,20 +295,23 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
           piece.staged(start + static_cast<uint32_t>(staged_at(config) + ring.stage * p.staged_bytes));
       const int32_t channels = smaller(p.channels, piece.left);
       device::mbarrier_wait(barriers.piece_full(ring.stage), ring.parity);
+      if (p.whole_vectors) [[likely]] {
+        write_part(p, piece.y + first_place, staged + first_start, first_length, channels);
+        if (images > 1) {
+          write_part(p, piece.y + second_place, staged + second_start, second_length, channels);
 #pragma unroll 1
-      for (int32_t i = 0; i < images; ++i) {
-        uint16_t* to = piece.y + __shfl_sync(0xffffffffu, of_lane.place, i);
-        SharedAddress from = staged + static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, i));
-        const int32_t length = __shfl_sync(0xffffffffu, of_lane.length, i);
-        if (p.whole_vectors) [[likely]] {
-          // By one thread, whose operands are the same for all lanes.
-          if (!device::elect()) continue;
-#pragma unroll 4
-          for (int32_t channel = 0; channel < channels; ++channel) {
-            device::bulk_store(to, from, static_cast<uint32_t>(2 * length));
-            to += p.y_channel_stride, from += static_cast<uint32_t>(2 * p.pitch);
+          for (int32_t i = 2; i < images; ++i) {
+            write_part(p, piece.y + __shfl_sync(0xffffffffu, of_lane.place, i),
+                       staged + static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, i)),
+                       __shfl_sync(0xffffffffu, of_lane.length, i), channels);
           }
-        } else {
+        }
+      } else {
+#pragma unroll 1
+        for (int32_t i = 0; i < images; ++i) {
+          uint16_t* const to = piece.y + __shfl_sync(0xffffffffu, of_lane.place, i);
+          const SharedAddress from = staged + static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, i));
+          const int32_t length = __shfl_sync(0xffffffffu, of_lane.length, i);
 #pragma unroll 1
           for (int32_t channel = lane; channel < channels; channel += 32) {
             write_elements(to + channel * p.y_channel_stride, from + static_cast<uint32_t>(2 * channel * p.pitch),
