@@ -5,7 +5,6 @@
 #include <cstdio>
 
 #include "kernels/gemm_scatter_rows_sm90/kernel.cuh"
-#include "kernels/visit_row.h"
 #include "plan/planner.h"
 #include "simt_problem.h"
 
@@ -42,8 +41,8 @@ Problem patches(DataType dtype) {
 }
 
 template <class Scalar>
-bool run(int32_t row) {
-  const std::string name = std::string("gemm_scatter_rows_sm90/") + family::configs[row].name;
+bool run() {
+  const std::string name = std::string("gemm_scatter_rows_sm90/") + family::configs[0].name;
   for (;;) {
     const Problem random = patches(data_type<Scalar>);
     const Case<Scalar> c(random);
@@ -57,15 +56,12 @@ bool run(int32_t row) {
     family::make_launch(plan, p, {c.x.data, c.w.data, nullptr, c.bias.data, c.y.data}, launch);
     launch.params.w_map = device::make_tensor_map(launch.w_map);
     vectors += launch.params.whole_vectors;
-    const family::Tiling t = family::make_tiling(family::configs[row], p);
+    const family::Tiling t = family::make_tiling(p);
     two_images += t.images == 2, many_images += t.images > 2;
     several_rows += t.row_tiles > 1, several_outputs += t.output_tiles > 1, waits += t.x_stages < 2 * t.chunks;
     ++words[launch.params.words];
-    visit_row<family::config_count>(row, [&]<int Row>() {
-      simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads),
-                   static_cast<size_t>(plan.shared_bytes),
-                   [&] { family::gemm_scatter_rows_sm90_kernel<Scalar, Row>(launch.params); });
-    });
+    simt::launch(dim3(static_cast<unsigned>(plan.grid)), dim3(family::threads), static_cast<size_t>(plan.shared_bytes),
+                 [&] { family::gemm_scatter_rows_sm90_kernel<Scalar>(launch.params); });
     return c.check(name.c_str(), [](float v) { return v; });
   }
 }
@@ -75,8 +71,7 @@ bool run(int32_t row) {
 
 int main(int argc, char** argv) {
   const int status = convt::run_problems(argc, argv, [](int number) {
-    const int row = number / 2 % convt::family::config_count;
-    return number % 2 == 0 ? convt::run<convt::Float16>(row) : convt::run<convt::BFloat16>(row);
+    return number % 2 == 0 ? convt::run<convt::Float16>() : convt::run<convt::BFloat16>();
   });
   std::printf("two images: %d, more: %d, several tiles of rows: %d, of outputs: %d, x that waits for room: %d; ",
               convt::two_images, convt::many_images, convt::several_rows, convt::several_outputs, convt::waits);

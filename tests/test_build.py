@@ -306,6 +306,13 @@ def test_the_compiler_keeps_wgmma_in_flight_where_both_operands_are_as_they_are(
 
 
 @with_source
+def test_the_compiler_keeps_wgmma_in_flight_whose_inputs_stay(tmp_path):
+    kernels = compile_for_hopper("gemm_scatter_rows_sm90/launch.cu", tmp_path)
+    types = ("NS_7Float16E", "NS_8BFloat16E")
+    assert count(kernels, r"I(NS_\w+Float16E)E") == dict.fromkeys(types, configurations("gemm_scatter_rows_sm90"))
+
+
+@with_source
 def test_the_compiler_keeps_wgmma_in_flight_that_reads_registers(tmp_path):
     kernels = compile_for_hopper("gemm_scatter_tf32_sm90/launch.cu", tmp_path)
     # By whether x is channels_last, and a lane's outputs of a position: lanes have neighbouring positions, or none.

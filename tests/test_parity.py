@@ -307,6 +307,7 @@ EVERY_FAMILY = {
     "large_stride_sm90/k96": ("tf32", Problem(2, 21, 5, (9, 9), (32, 32), (16, 16)), "nchw"),
     "gemm_scatter_sm90/128x128_pingpong": ("float16", SCATTER, "nchw"),
     "gemm_scatter_sm90/256x128": ("bfloat16", SCATTER, "nhwc"),
+    "gemm_scatter_rows_sm90/128x128": ("float16", Problem(9, 64, 48, (7, 14), (2, 2), (2, 2)), "nchw"),
     "gemm_scatter_tf32_sm90/128x128_pingpong": ("tf32", SCATTER, "nchw"),
     "gemm_fold_sm90/64x128": ("float16", UNALIGNED, "nchw"),
     "gemm_fold_sm90/64x256": ("tf32", UNALIGNED, "nchw"),

@@ -10,20 +10,18 @@ using device::SharedAddress;
 
 // In shared memory: full and empty of each stage of x and of weights and of each piece that is staged, and whose turn
 // it is to multiply.
-template <int Row>
 struct Barriers {
-  static constexpr int32_t of_w = w_stages(configs[Row]), pieces_staged = places(configs[Row]),
-                           warps = group_threads / 32;
+  static constexpr uint32_t warps = group_threads / 32;
 
   SharedAddress barriers;
 
   CONVT_DEVICE SharedAddress x_full(int32_t stage) const { return at(stage); }
-  CONVT_DEVICE SharedAddress x_empty(int32_t stage) const { return at(most_stages + stage); }
-  CONVT_DEVICE SharedAddress w_full(int32_t stage) const { return at(2 * most_stages + stage); }
-  CONVT_DEVICE SharedAddress w_empty(int32_t stage) const { return at(2 * most_stages + of_w + stage); }
-  CONVT_DEVICE SharedAddress piece_full(int32_t piece) const { return at(2 * most_stages + 2 * of_w + piece); }
-  CONVT_DEVICE SharedAddress piece_empty(int32_t piece) const { return piece_full(pieces_staged + piece); }
-  CONVT_DEVICE SharedAddress order(int32_t group) const { return piece_full(2 * pieces_staged + group); }
+  CONVT_DEVICE SharedAddress x_empty(int32_t stage) const { return at(most_x_stages + stage); }
+  CONVT_DEVICE SharedAddress w_full(int32_t stage) const { return at(2 * most_x_stages + stage); }
+  CONVT_DEVICE SharedAddress w_empty(int32_t stage) const { return at(2 * most_x_stages + w_stages + stage); }
+  CONVT_DEVICE SharedAddress piece_full(int32_t piece) const { return at(2 * most_x_stages + 2 * w_stages + piece); }
+  CONVT_DEVICE SharedAddress piece_empty(int32_t piece) const { return piece_full(staged_pieces + piece); }
+  CONVT_DEVICE SharedAddress order(int32_t group) const { return piece_full(2 * staged_pieces + group); }
 
   // By one thread, before any other uses a barrier.
   CONVT_DEVICE void init() const {
@@ -33,9 +31,9 @@ struct Barriers {
         device::mbarrier_init(full, arrivals), device::mbarrier_init(empty, readers);
       }
     };
-    pairs(most_stages, x_full(0), fillers, x_empty(0), 2 * warps);
-    pairs(of_w, w_full(0), 1, w_empty(0), warps);
-    pairs(pieces_staged, piece_full(0), group_threads, piece_empty(0), 1);
+    pairs(most_x_stages, x_full(0), fillers, x_empty(0), 2 * warps);
+    pairs(w_stages, w_full(0), 1, w_empty(0), warps);
+    pairs(staged_pieces, piece_full(0), group_threads, piece_empty(0), 1);
     pairs(1, order(0), warps, order(1), warps);
     device::mbarrier_init_fence();
   }
@@ -69,9 +67,7 @@ struct Rows {
 };
 
 // By one thread: weights of every chunk of every tile.
-template <int Row>
-CONVT_DEVICE void copy_weights(const Params& p, const Barriers<Row>& barriers, SharedAddress stages) {
-  constexpr Config config = configs[Row];
+CONVT_DEVICE void copy_weights(const Params& p, const Barriers& barriers, SharedAddress stages) {
   if (!device::elect()) return;
   device::Ring ring = device::Ring::of_producer();
   const Range range(p);
@@ -85,33 +81,30 @@ CONVT_DEVICE void copy_weights(const Params& p, const Barriers<Row>& barriers, S
     for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
       device::mbarrier_wait(barriers.w_empty(ring.stage), ring.parity);
       const SharedAddress full = barriers.w_full(ring.stage);
-      device::mbarrier_arrive_expect(full, w_stage_bytes(config));
+      device::mbarrier_arrive_expect(full, stage_bytes);
 #pragma unroll
-      for (int m = 0; m < config.outputs / block_side; ++m) {
-        const int32_t at[] = {static_cast<int32_t>(output) * config.outputs + m * block_side, chunk * block_side, group,
-                              0, 0};
-        device::box_load(stages + static_cast<uint32_t>(ring.stage * w_stage_bytes(config) + m * block_bytes), p.w_map,
-                         at, full);
+      for (int m = 0; m < outputs / block_side; ++m) {
+        const int32_t at[] = {static_cast<int32_t>(output) * outputs + m * block_side, chunk * block_side, group, 0, 0};
+        device::box_load(stages + static_cast<uint32_t>(ring.stage * stage_bytes + m * block_bytes), p.w_map, at, full);
       }
-      ring.advance(w_stages(config));
+      ring.advance(w_stages);
     }
   }
 }
 
 // By two warps, x of every chunk of the tiles' rows: a warp takes every second channel, a lane two positions of every
 // 64, which are a word of x.
-template <int Row>
 struct Filler {
-  static constexpr int32_t words = configs[Row].blocks(), warps = fillers / 32;
+  static constexpr int32_t words = blocks, warps = fillers / 32;
 
   const Params& p;
-  const Barriers<Row>& barriers;
+  const Barriers& barriers;
   SharedAddress stages;
   int32_t warp, lane;
   device::Ring ring = device::Ring::of_producer();
   const uint16_t* from[words];  // in the tile's first channel; null if x has none
 
-  CONVT_DEVICE Filler(const Params& params, const Barriers<Row>& all, SharedAddress at, int32_t thread)
+  CONVT_DEVICE Filler(const Params& params, const Barriers& all, SharedAddress at, int32_t thread)
       : p(params),
         barriers(all),
         stages(at),
@@ -173,7 +166,7 @@ struct Filler {
 #pragma unroll 1
       for (int32_t chunk = 0; chunk < p.chunks; ++chunk) {
         device::mbarrier_wait(barriers.x_empty(ring.stage), ring.parity);
-        copy(stages + static_cast<uint32_t>(ring.stage * x_stage_bytes(configs[Row])), chunk);
+        copy(stages + static_cast<uint32_t>(ring.stage * stage_bytes), chunk);
         device::cp_async_arrive(barriers.x_full(ring.stage));
         ring.advance(p.x_stages);
       }
@@ -204,10 +197,9 @@ struct Part {
 
 // Where positions of a tile are in what is staged of a channel: negative if they are not there. By all threads of a
 // warpgroup, when they have read what is there.
-template <int Row>
 CONVT_DEVICE void find_positions(const Params& p, const Rows& rows, int32_t thread, int32_t* places) {
 #pragma unroll
-  for (int32_t position = thread; position < configs[Row].positions; position += group_threads) {
+  for (int32_t position = thread; position < gemm_scatter_rows_sm90::positions; position += group_threads) {
     auto column = static_cast<uint32_t>(position);
     const auto row_of_tile = static_cast<int32_t>(p.by_width.divide(column));
     const int32_t row = rows.row + row_of_tile;
@@ -266,9 +258,7 @@ CONVT_DEVICE void write_part(const Params& p, uint16_t* to, SharedAddress from, 
 
 // By a warp: what the warpgroups stage of each tile goes to y. (Who multiplies would wait for the copy engine to take
 // the copies.)
-template <int Row>
-CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, SharedAddress start, int32_t lane) {
-  constexpr Config config = configs[Row];
+CONVT_DEVICE void write_pieces(const Params& p, const Barriers& barriers, SharedAddress start, int32_t lane) {
   const Range range(p);
   device::Ring ring;
   int32_t before = -1;
@@ -288,11 +278,10 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
                second_start = static_cast<uint32_t>(2 * __shfl_sync(0xffffffffu, of_lane.start, 1));
     const int32_t first_length = __shfl_sync(0xffffffffu, of_lane.length, 0),
                   second_length = __shfl_sync(0xffffffffu, of_lane.length, 1);
-    Piece piece(p, rows.group, static_cast<int32_t>(output) * pieces(config));
+    Piece piece(p, rows.group, static_cast<int32_t>(output) * pieces);
 #pragma unroll 1
-    for (int32_t count = (end - number) * pieces(config); count > 0; --count) {
-      const SharedAddress staged =
-          piece.staged(start + static_cast<uint32_t>(staged_at(config) + ring.stage * p.staged_bytes));
+    for (int32_t count = (end - number) * pieces; count > 0; --count) {
+      const SharedAddress staged = piece.staged(start + static_cast<uint32_t>(staged_at + ring.stage * p.staged_bytes));
       const int32_t channels = smaller(p.channels, piece.left);
       device::mbarrier_wait(barriers.piece_full(ring.stage), ring.parity);
       if (p.whole_vectors) [[likely]] {
@@ -325,7 +314,7 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
       __syncwarp();
       if (before >= 0) device::mbarrier_arrive_if(barriers.piece_empty(before), lane == 0);
       before = ring.stage;
-      ring.advance(places(config));
+      ring.advance(staged_pieces);
       piece.advance(p);
     }
     number = end;
@@ -334,18 +323,16 @@ CONVT_DEVICE void write_pieces(const Params& p, const Barriers<Row>& barriers, S
 }
 
 // Stages a lane's sums of a piece: of some positions two columns of the kernel each, which lie together in y.
-template <class Scalar, int Row, int piece, bool words>
-CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t (&places)[configs[Row].blocks()][2],
-                        const float* biases, int32_t lane,
-                        const float (&sums)[configs[Row].blocks()][configs[Row].outputs / 2]) {
-  constexpr Config config = configs[Row];
+template <class Scalar, int piece, bool words>
+CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t (&places)[blocks][2], const float* biases,
+                        int32_t lane, const float (&sums)[blocks][outputs / 2]) {
   const int32_t output = lane % 4 * 2;
   float bias[block_side / 8];
 #pragma unroll
   for (int j = 0; j < block_side / 8; ++j) bias[j] = biases[(8 * j >> p.log_taps) + (output >> p.log_taps)];
   const SharedAddress of_lane = staged + static_cast<uint32_t>(place_of_output(p, output));
 #pragma unroll
-  for (int m = 0; m < config.blocks(); ++m) {
+  for (int m = 0; m < blocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       if (places[m][half] < 0) continue;
@@ -366,20 +353,17 @@ CONVT_DEVICE void stage(const Params& p, SharedAddress staged, const int32_t (&p
 }
 
 // By a warpgroup: the products of every second tile.
-template <class Scalar, int Row>
-CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsigned char* memory) {
-  constexpr Config config = configs[Row];
-  constexpr int blocks = config.blocks(), outputs = config.outputs;
-  static_assert(pieces(config) <= 2);
+template <class Scalar>
+CONVT_DEVICE void consume(const Params& p, const Barriers& barriers, unsigned char* memory) {
   constexpr uint32_t of_8_rows = 8 * row_bytes;
   const auto thread = static_cast<int32_t>(threadIdx.x) % group_threads;
   const auto group = static_cast<int32_t>(device::uniform(threadIdx.x / group_threads));
   const int32_t warp = thread / 32, lane = thread % 32;
-  auto* const positions = reinterpret_cast<int32_t*>(memory + places_at(config) + group * places_bytes(config));
-  auto* const biases = reinterpret_cast<float*>(positions + config.positions);
+  auto* const positions = reinterpret_cast<int32_t*>(memory + groups_at + group * group_bytes);
+  auto* const biases = reinterpret_cast<float*>(positions + gemm_scatter_rows_sm90::positions);
   const SharedAddress start = device::dynamic_shared_address();
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at),
-                      first_w = x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(config));
+                      first_w = x_stages + static_cast<uint32_t>(p.x_stages * stage_bytes);
   const device::MatrixDescriptor a_of_stages = device::matrix_descriptor(x_stages, of_8_rows),
                                  b_of_stages = device::matrix_descriptor(first_w, of_8_rows, block_bytes);
   const Range range(p);
@@ -405,7 +389,7 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
         x.advance(p.x_stages);
       }
     } else {
-      find_positions<Row>(p, rows, thread, positions);
+      find_positions(p, rows, thread, positions);
       device::named_barrier(1 + group, group_threads);
 #pragma unroll
       for (int m = 0; m < blocks; ++m) {
@@ -419,7 +403,7 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
     for (; tile < end; tile += 2) {
       // It arrives while the tile is multiplied.
       Scalar bias = {};
-      const int32_t of_tile = p.channels * pieces(config), channel = (tile - before) * of_tile + thread;
+      const int32_t of_tile = p.channels * pieces, channel = (tile - before) * of_tile + thread;
       if (p.bias != nullptr && thread < of_tile && channel < p.out_channels) {
         bias = static_cast<const Scalar*>(p.bias)[(rows.group * p.out_channels + channel) * p.bias_stride];
       }
@@ -432,7 +416,7 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
       }
       ++turn;
       device::Ring x = x_of_rows;
-      device::Ring w = device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks), w_stages(config));
+      device::Ring w = device::Ring::after(static_cast<uint32_t>((tile - range.first) * p.chunks), w_stages);
       const bool first_of_rows = tile < first + 2, last_of_rows = tile + 2 >= end;
       int32_t x_used = 0, w_used = 0;
       uint32_t there = 0;  // the next chunk's weights
@@ -444,8 +428,8 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
         }
         device::mbarrier_wait_unless(there, barriers.w_full(w.stage), w.parity);
         device::wgmma_fence();
-        const auto a_at = static_cast<uint32_t>(x.stage * (x_stage_bytes(config) / 16)),
-                   b_at = static_cast<uint32_t>(w.stage * (w_stage_bytes(config) / 16));
+        const auto a_at = static_cast<uint32_t>(x.stage * (stage_bytes / 16)),
+                   b_at = static_cast<uint32_t>(w.stage * (stage_bytes / 16));
 #pragma unroll
         for (int k = 0; k < block_side / k_of_product; ++k) {
           constexpr uint32_t of_product = k_of_product * row_bytes / 16;
@@ -459,7 +443,7 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
         }
         device::wgmma_commit();
         const int32_t x_now = x.stage, w_now = w.stage;
-        x.advance(p.x_stages), w.advance(w_stages(config));
+        x.advance(p.x_stages), w.advance(w_stages);
         // Asked for while it multiplies: the answer takes its time.
         there = chunk + 1 < p.chunks ? device::mbarrier_test(barriers.w_full(w.stage), w.parity) : 0;
         device::wgmma_wait<1>();
@@ -473,39 +457,38 @@ CONVT_DEVICE void consume(const Params& p, const Barriers<Row>& barriers, unsign
       device::mbarrier_arrive_if(barriers.x_empty(x_used), lane == 0 && last_of_rows);
 #pragma unroll
       for (int m = 0; m < blocks; ++m) device::wgmma_results(sums[m]);
-      float* const of_turn = biases + (turn & 1) * (outputs / fewest_taps);
+      float* const of_turn = biases + (turn & 1) * most_channels;
       if (thread < of_tile) of_turn[thread] = to_float(bias);
       device::named_barrier(1 + group, group_threads);
       const auto stage_piece = [&]<int piece>() {
         const auto place =
-            device::Ring::after(static_cast<uint32_t>((tile - range.first) * pieces(config) + piece), places(config));
-        const SharedAddress to =
-            Piece(p, rows.group, (tile - before) * pieces(config) + piece)
-                .staged(start + static_cast<uint32_t>(staged_at(config) + place.stage * p.staged_bytes));
+            device::Ring::after(static_cast<uint32_t>((tile - range.first) * pieces + piece), staged_pieces);
+        const SharedAddress to = Piece(p, rows.group, (tile - before) * pieces + piece)
+                                     .staged(start + static_cast<uint32_t>(staged_at + place.stage * p.staged_bytes));
         // Until what was there before is written.
         device::mbarrier_wait(barriers.piece_empty(place.stage), place.parity ^ 1);
         const float* const of_piece = of_turn + piece * p.channels;
         if (p.words) [[likely]] {
-          stage<Scalar, Row, piece, true>(p, to, of_lane, of_piece, lane, sums);
+          stage<Scalar, piece, true>(p, to, of_lane, of_piece, lane, sums);
         } else {
-          stage<Scalar, Row, piece, false>(p, to, of_lane, of_piece, lane, sums);
+          stage<Scalar, piece, false>(p, to, of_lane, of_piece, lane, sums);
         }
         device::fence_async_proxy();
         device::mbarrier_arrive(barriers.piece_full(place.stage));
       };
       stage_piece.template operator()<0>();
-      if constexpr (pieces(config) == 2) stage_piece.template operator()<1>();
+      stage_piece.template operator()<1>();
     }
     x_of_rows.advance_by(p.chunks, p.x_stages);
   }
 }
 
-template <class Scalar, int Row>
+template <class Scalar>
 __global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(const __grid_constant__ Params p) {
   static_assert(consumers * consumer_registers + group_threads * other_registers <= 65536);
 #if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
   const SharedAddress start = device::dynamic_shared_address();
-  const Barriers<Row> barriers{start};
+  const Barriers barriers{start};
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at);
   constexpr int start_barrier = 3;
@@ -518,17 +501,17 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(cons
     device::fewer_registers<other_registers>();
     const int32_t warp = (thread - consumers) / 32;
     if (warp == 0) {
-      copy_weights<Row>(p, barriers, x_stages + static_cast<uint32_t>(p.x_stages * x_stage_bytes(configs[Row])));
+      copy_weights(p, barriers, x_stages + static_cast<uint32_t>(p.x_stages * stage_bytes));
     } else if (warp == 1) {
-      write_pieces<Row>(p, barriers, start, thread % 32);
+      write_pieces(p, barriers, start, thread % 32);
     } else {
-      Filler<Row>(p, barriers, x_stages, thread - consumers - 64).run();
+      Filler(p, barriers, x_stages, thread - consumers - 64).run();
     }
     return;
   }
   device::named_barrier(start_barrier, threads);
   device::more_registers<consumer_registers>();
-  consume<Scalar, Row>(p, barriers, device::dynamic_shared_memory());
+  consume<Scalar>(p, barriers, device::dynamic_shared_memory());
 #endif
 }
 

@@ -1,6 +1,5 @@
 #include "launch.h"
 
-#include "../dispatch.h"
 #include "../early_launch.h"
 #include "../encode_tensor_map.h"
 #include "../scalar.h"
@@ -11,11 +10,9 @@ namespace {
 
 template <class Scalar>
 cudaError_t launch_scalar(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  return dispatch_row<config_count>(plan.configuration, [&]<int Row>() {
-    static Prepared prepared;
-    return launch_kernel(prepared, gemm_scatter_rows_sm90_kernel<Scalar, Row>, launch.params,
-                         static_cast<uint32_t>(plan.grid), threads, plan.shared_bytes, stream, false);
-  });
+  static Prepared prepared;
+  return launch_kernel(prepared, gemm_scatter_rows_sm90_kernel<Scalar>, launch.params, static_cast<uint32_t>(plan.grid),
+                       threads, plan.shared_bytes, stream, false);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct Launch {
 };
 
 inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, Launch& launch) {
-  const Tiling t = make_tiling(configs[plan.configuration], p, plan.cut[0]);
+  const Tiling t = make_tiling(p, plan.cut[0]);
   const auto narrow = [](int64_t v) { return static_cast<int32_t>(v); };
   Params& q = launch.params;
   q = {};

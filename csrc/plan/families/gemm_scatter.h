@@ -44,7 +44,8 @@ inline std::string gemm_scatter_refusal(const Problem& p, const DeviceInfo& devi
   return "";
 }
 
-// Why the copy engine does not take weights of 16 bits where they lie, outputs of a position innermost; empty if it may.
+// Why the copy engine does not take weights of 16 bits where they lie, outputs of a position innermost; empty if it
+// may.
 inline std::string gemm_scatter_weights_refusal(const Problem& p) {
   // The weights of an input channel, in the order in which y has its outputs.
   const Strides& w = p.w_strides;

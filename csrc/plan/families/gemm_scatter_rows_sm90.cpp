@@ -33,13 +33,13 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   return "";
 }
 
-Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) {
-  const family::Config& config = family::configs[row];
+Candidate candidate_of(const Problem& p, const DeviceInfo& device) {
+  const char* const configuration = family::configs[0].name;
   const auto refused = [&](const std::string& reason) {
-    return refuse(Algorithm::gemm_scatter_rows_sm90, config.name, reason);
+    return refuse(Algorithm::gemm_scatter_rows_sm90, configuration, reason);
   };
-  const family::Tiling t = family::make_tiling(config, p);
-  if (t.rows == 0) return refused("takes rows of at most " + std::to_string(config.positions) + " positions");
+  const family::Tiling t = family::make_tiling(p);
+  if (t.rows == 0) return refused("takes rows of at most " + std::to_string(family::positions) + " positions");
   if (t.images > family::most_images) {
     return refused("takes images of which at most " + std::to_string(family::most_images) + " fill a tile");
   }
@@ -47,25 +47,28 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
   if (t.tiles > std::numeric_limits<int32_t>::max() / 2) {
     return refused("needs more tiles than are numbered in 32 bits");
   }
-  Candidate c = fitting(Algorithm::gemm_scatter_rows_sm90, config.name, row);
+  Candidate c = fitting(Algorithm::gemm_scatter_rows_sm90, configuration, 0);
   c.plan.grid = std::min<int64_t>(t.tiles, device.multiprocessors);
   c.plan.block = family::threads;
-  c.plan.shared_bytes = t.shared_bytes(config);
+  c.plan.shared_bytes = t.shared_bytes();
   c.plan.cut[0] = static_cast<int32_t>(t.pitch);
 
   const auto number = [](auto n) { return static_cast<double>(n); };
   const double clock = 4096.0 * device.multiprocessors / device.fp16_flops, cores = number(device.multiprocessors);
   const double tiles = number(ceil_div(t.tiles, c.plan.grid)), chunks = number(t.chunks);
-  // Of a tile the products; their weights, from the second level of cache; its outputs, which one warpgroup stages
-  // while the other one multiplies; and its share of x.
-  const double multiply = chunks * (number(config.outputs / 32 * config.positions) / 0.9 + 100) * clock;
+  // Fitted to fifteen layers on an H200. Of a tile the products; their weights, from the second level of cache; its
+  // outputs, which one warpgroup stages while the other one multiplies; and its share of x. A warp has each channel of
+  // a part of an image in a piece written.
+  const double multiply = 400 + chunks * (number(family::outputs / 32 * family::positions) / 0.9 + 100);
   const double readers = std::min(number(t.tiles), cores);
-  const double read = chunks * family::w_stage_bytes(config) / device.bandwidth * std::max(cores / 3, readers / 2.7);
-  const double store = (800 + number(config.outputs * config.positions) * 0.1) * clock;
-  const double bring = chunks * number(config.positions) * 12 * clock;
-  const double main = std::max({multiply, read, bring / number(t.output_tiles)});
-  const double work = bring + work_of_tiles(tiles, main, store, true);
-  const double memory = number(p.compulsory_bytes()) / device.bandwidth;
+  const double read = chunks * family::stage_bytes / device.bandwidth * std::max(cores / 3, readers / 2.7) / clock;
+  const double stage = 800 + number(family::outputs * family::positions) * 0.1;
+  const double bring = chunks * number(family::positions) * 17;
+  const double parts = 1 + number(t.rows - 1) / number(p.in_h);
+  const double write = 1.4 * family::pieces * (parts * (45 * number(t.channels) + 150) + 300);
+  const double main = std::max({multiply, read, bring / number(t.output_tiles), write});
+  const double work = (bring / chunks + 1000 + work_of_tiles(tiles, main, stage, true)) * clock;
+  const double memory = number(p.compulsory_bytes()) / (0.85 * device.bandwidth);
   c.estimated_seconds = launch_seconds + 4e-6 + std::pow(std::pow(work, 6) + std::pow(memory, 6), 1.0 / 6);
   return c;
 }
@@ -74,10 +77,8 @@ Candidate candidate_of(const Problem& p, const DeviceInfo& device, int32_t row) 
 
 void gemm_scatter_rows_sm90_candidates(const Problem& p, const DeviceInfo& device, std::vector<Candidate>& out) {
   const std::string reason = refusal(p, device);
-  for (int32_t row = 0; row < family::config_count; ++row) {
-    out.push_back(reason.empty() ? candidate_of(p, device, row)
-                                 : refuse(Algorithm::gemm_scatter_rows_sm90, family::configs[row].name, reason));
-  }
+  out.push_back(reason.empty() ? candidate_of(p, device)
+                               : refuse(Algorithm::gemm_scatter_rows_sm90, family::configs[0].name, reason));
 }
 
 }  // namespace convt
