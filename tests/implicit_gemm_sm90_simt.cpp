@@ -8,9 +8,9 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/implicit_gemm_sm90/channels_last.cuh"
 #include "kernels/implicit_gemm_sm90/kernel.cuh"
 #include "kernels/implicit_gemm_sm90/name.h"
+#include "kernels/implicit_gemm_sm90/prepare.cuh"
 #include "kernels/visit_row.h"
 #include "plan/planner.h"
 #include "simt_problem.h"
@@ -151,23 +151,27 @@ bool run(DataType dtype, Precision precision) {
       variant = wider;
     }
     if (!variant) continue;
-    if (launch.params.channels_last) {
-      if (!launch.x_map.valid()) continue;
-      simt::launch(dim3(launch.channels_last_grid), dim3(family::channels_last_threads),
-                   family::channels_last_shared_bytes,
-                   [&] { family::channels_last_kernel<mode>(launch.channels_last); });
-    }
-    using Fragments = family::Fragments<mode>;
+    if (launch.params.channels_last && !launch.x_map.valid()) continue;
     if (shape.weights_in_place) {
       launch.params.w_map = device::make_tensor_map(family::make_w_map(p, c.w.data));
     }
+    family::PrepareParams& prepare = launch.prepare;
     if (family::packs(launch)) {
-      implicit_gemm::choose_pack_tile<mode, Fragments>(launch.pack,
-                                                       pick(0, 1) == 0 ? 1 : implicit_gemm::fewest_pack_blocks);
-      simt::launch(dim3(static_cast<unsigned>(launch.pack.tile.blocks)), dim3(implicit_gemm::pack_threads),
-                   static_cast<size_t>(launch.pack.tile.shared_bytes),
-                   [&] { implicit_gemm::pack_kernel<mode, Fragments>(launch.pack); });
+      implicit_gemm::choose_pack_tile<mode, family::Fragments<mode>>(
+          prepare.pack, pick(0, 1) == 0 ? 1 : implicit_gemm::fewest_pack_blocks);
+      prepare.packing = static_cast<uint32_t>(prepare.pack.tile.blocks);
     }
+    const auto run_prepare = [&](uint32_t blocks) {
+      if (blocks == 0) return;
+      simt::launch(dim3(blocks), dim3(implicit_gemm::pack_threads),
+                   std::max<size_t>(prepare.packing > 0 ? static_cast<size_t>(prepare.pack.tile.shared_bytes) : 0,
+                                    family::channels_last_shared_bytes),
+                   [&] { family::prepare_kernel<mode>(prepare); });
+    };
+    const uint32_t bringing = launch.params.channels_last ? launch.channels_last_grid : 0;
+    const bool together = pick(0, 1) == 0;
+    run_prepare(prepare.packing + (together ? bringing : 0));
+    if (!together) prepare.follows = prepare.packing > 0, prepare.packing = 0, run_prepare(bringing);
     if (family::uses_x_map(launch.params)) launch.params.x_map = device::make_tensor_map(launch.x_map);
     if (family::uses_wide_x_map(launch.params)) {
       launch.params.wide_x_map = device::make_tensor_map(launch.wide_x_map);

@@ -1,4 +1,4 @@
-"""The family for kernels as large as their stride whose rows begin anywhere: emulator, planner row, kernels on a GPU."""
+"""Kernels as large as their stride whose rows begin anywhere: emulator, planner row, kernels on a GPU."""
 
 import random
 

@@ -141,9 +141,9 @@ __device__ __noinline__ float exact_output(const Params& p, int32_t group, int32
 }
 
 // Zeros to the counters, by all threads of the grid.
-CONVT_DEVICE void clear_counters(const PackParams& p) {
+CONVT_DEVICE void clear_counters(const PackParams& p, uint32_t block, uint32_t blocks) {
 #pragma unroll 1
-  for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < p.counter_count; i += gridDim.x * blockDim.x) {
+  for (uint32_t i = block * pack_threads + threadIdx.x; i < p.counter_count; i += blocks * pack_threads) {
     p.counters[i] = 0;
   }
 }
@@ -246,19 +246,17 @@ CONVT_DEVICE void load_weight_vectors(const PackParams& p, const Bits* from, int
 // many warps make it, which row and word of it is word `e` of a lane, and how many words apart a tile's words are, so
 // that lanes find theirs in different banks.
 template <Mode mode, class Layout>
-__global__ void __launch_bounds__(pack_threads, fewest_resident_pack_blocks)
-    pack_kernel(const __grid_constant__ PackParams p) {
+CONVT_DEVICE void pack(const PackParams& p, uint32_t number, uint32_t blocks) {
   using Scalar = typename Traits<mode>::Scalar;
   using Bits = BitsOf<Scalar>;
   constexpr int parts = Layout::parts, channels_of_word = channels_of_fragment(mode) / 8;
   constexpr int rows_of_warp = Layout::rows / Layout::warps, groups = pack_words / Layout::group_words;
-  device::let_next_kernel_start();
-  clear_counters(p);
+  clear_counters(p, number, blocks);
   if (p.groups == 0) return;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   auto* const words = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
   const PackTile& tile = p.tile;
-  uint32_t row_tile = blockIdx.x;
+  uint32_t row_tile = number;
   uint32_t tap_tile = tile.by_row_tiles.divide(row_tile);
   uint32_t channel_tile = tile.by_tap_tiles.divide(tap_tile);
   const uint32_t group = tile.by_channel_tiles.divide(channel_tile);
@@ -339,6 +337,13 @@ __global__ void __launch_bounds__(pack_threads, fewest_resident_pack_blocks)
       write(p.zeros[zero].set, p.zeros[zero].slot, p.zeros[zero].row, next_group, static_cast<int32_t>(warp), nothing);
     }
   }
+}
+
+template <Mode mode, class Layout>
+__global__ void __launch_bounds__(pack_threads, fewest_resident_pack_blocks)
+    pack_kernel(const __grid_constant__ PackParams p) {
+  device::let_next_kernel_start();
+  pack<mode, Layout>(p, blockIdx.x, gridDim.x);
 }
 
 // The tile of a block, as large as there is room for. If taps lie next to each other, and channels of an output next to

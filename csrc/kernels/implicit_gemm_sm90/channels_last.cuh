@@ -16,12 +16,12 @@ CONVT_DEVICE void store_channels(typename Traits<mode>::Scalar* to, int64_t part
 }
 
 template <Mode mode>
-CONVT_DEVICE void bring_channels_last(const ChannelsLastParams& p) {
+CONVT_DEVICE void bring_channels_last(const ChannelsLastParams& p, uint32_t block) {
   using Scalar = typename Traits<mode>::Scalar;
   constexpr int32_t channels = row_bytes / sizeof(Scalar), of_word = 4 / sizeof(Scalar);
   constexpr int32_t words = row_bytes / 4, pitch = words + 1;  // no bank conflicts, by rows or by columns
   auto* const tile = reinterpret_cast<uint32_t*>(device::dynamic_shared_memory());
-  uint32_t channel_tile = blockIdx.x;
+  uint32_t channel_tile = block;
   uint32_t rest = p.by_channel_tiles.divide(channel_tile);
   uint32_t next = p.by_pixel_tiles.divide(rest);
   const auto first_pixel = static_cast<int32_t>(rest) * channels_last_pixels;
@@ -133,15 +133,6 @@ CONVT_DEVICE void bring_channels_last(const ChannelsLastParams& p) {
     store_channels<mode>(to + static_cast<int64_t>(pixel) * p.padded_channels, p.part_stride,
                          make_uint4(from[0], from[1], from[2], from[3]));
   }
-}
-
-template <Mode mode>
-__global__ void __launch_bounds__(channels_last_threads)
-    channels_last_kernel(const __grid_constant__ ChannelsLastParams p) {
-  device::let_next_kernel_start();
-  bring_channels_last<mode>(p);
-  // What packs weights works for the next kernel, too, which waits for this one alone.
-  if (blockIdx.x == 0) device::wait_for_previous_kernel();
 }
 
 }  // namespace convt::implicit_gemm_sm90

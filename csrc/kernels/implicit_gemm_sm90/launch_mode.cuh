@@ -8,9 +8,7 @@
 #if defined(CONVT_IMPLICIT_GEMM_SM90_INSTANTIATE)
 #include "../dispatch.h"
 #include "../early_launch.h"
-#include "../implicit_gemm/launch.cuh"
-#include "channels_last.cuh"
-#include "kernel.cuh"
+#include "prepare.cuh"
 #endif
 
 namespace convt::implicit_gemm_sm90 {
@@ -38,15 +36,26 @@ cudaError_t launch_configuration(const Launch& launch, cudaStream_t stream) {
 
 template <Mode mode>
 cudaError_t launch_mode(const Plan& plan, const Launch& launch, cudaStream_t stream) {
-  // A few blocks pack, so that what brings x begins at once, too; it ends behind them.
+  PrepareParams params = launch.prepare;
   if (packs(launch)) {
-    const cudaError_t error = launch_pack<mode, Fragments<mode>>(launch.pack, stream);
-    if (error != cudaSuccess) return error;
+    choose_pack_tile<mode, Fragments<mode>>(params.pack);
+    params.packing = static_cast<uint32_t>(params.pack.tile.blocks);
   }
-  if (launch.params.channels_last) {
-    const cudaError_t error =
-        launch_early(packs(launch), channels_last_kernel<mode>, launch.channels_last, launch.channels_last_grid,
-                     channels_last_threads, channels_last_shared_bytes, stream);
+  uint32_t bringing = launch.params.channels_last ? launch.channels_last_grid : 0;
+  const auto prepare = [&](uint32_t blocks, int64_t shared_bytes) {
+    return launch_early(params.follows, prepare_kernel<mode>, params, blocks, pack_threads, shared_bytes, stream);
+  };
+  if (params.packing > 0) {
+    const bool together = bringing >= bringing_of_packing * params.packing;
+    const int64_t shared_bytes =
+        std::max<int64_t>(params.pack.tile.shared_bytes, together ? channels_last_shared_bytes : 0);
+    const cudaError_t error = prepare(params.packing + (together ? bringing : 0), shared_bytes);
+    if (error != cudaSuccess) return error;
+    if (together) bringing = 0;
+  }
+  if (bringing > 0) {
+    params.follows = params.packing > 0, params.packing = 0;
+    const cudaError_t error = prepare(bringing, channels_last_shared_bytes);
     if (error != cudaSuccess) return error;
   }
   return dispatch_row<config_count>(plan.configuration,

@@ -96,9 +96,20 @@ struct ChannelsLastParams {
   Divisor by_channel_tiles, by_pixel_tiles, by_images, by_columns;
 };
 
+struct PrepareParams {
+  PackParams pack;
+  ChannelsLastParams x;  // if Params::channels_last
+  uint32_t packing = 0;  // blocks, which come first
+  bool follows = false;  // a kernel that packs, for the product, too
+};
+
+// Blocks that bring x for each one that packs, from which on both are one launch: one less for the product to wait for.
+// Where packing takes longer, bringing x hides behind it, and costs nothing of its own.
+inline constexpr uint32_t bringing_of_packing = 4;
+
 struct Launch {
   Params params;
-  ChannelsLastParams channels_last;  // if params.channels_last
+  PrepareParams prepare;
   uint32_t channels_last_grid;
   bool balanced;               // all steps are shared out evenly, and a unit is a block's part of a tile
   bool y_in_order;             // a tile's sums are all of its rows of y
@@ -106,7 +117,6 @@ struct Launch {
   TensorMapLayout x_map;       // of params.x_map, which the launch makes if the kernel uses it
   TensorMapLayout wide_x_map;  // if params.rows_in_boxes
   TensorMapLayout y_maps[most_y_maps];
-  PackParams pack;
   int64_t shared_bytes;
   uint32_t grid;
 };
@@ -121,7 +131,9 @@ inline std::optional<Variant> variant_of(const Launch& launch, const Config& c, 
 }
 
 // Whether weights are packed, or counters cleared.
-inline bool packs(const Launch& launch) { return launch.pack.groups > 0 || launch.pack.counter_count > 0; }
+inline bool packs(const Launch& launch) {
+  return launch.prepare.pack.groups > 0 || launch.prepare.pack.counter_count > 0;
+}
 
 inline void make_channels_last(const Problem& p, const Operands& o, void* to, ChannelsLastParams& q, uint32_t& grid) {
   const int64_t channel_tiles = ceil_div<int64_t>(p.in_channels_per_group(), row_bytes / element_size(p.dtype));
@@ -177,7 +189,8 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   Params& q = launch.params;
   int64_t channels_last_at = 0;
   const Workspace workspace = make_workspace(config, p, n, tile, &channels_last_at);
-  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q, launch.pack);
+  make_common(tile, p, o, t, n, workspace, patch.rows, patch.columns, patch_begin(p, tile), row_bytes, q,
+              launch.prepare.pack);
   q.pixels_at = narrow(shared.pixels), q.patches_at = narrow(shared.patches);
   q.weights_at = narrow(shared.weights), q.sums_at = narrow(shared.sums);
   q.patch_bytes = narrow(patch.bytes), q.patch_part_bytes = patch.pixels * row_bytes;
@@ -191,7 +204,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   const void* x = o.x;
   if (tile.channels_last) {
     void* const to = static_cast<unsigned char*>(o.workspace) + channels_last_at;
-    make_channels_last(p, o, to, launch.channels_last, launch.channels_last_grid);
+    make_channels_last(p, o, to, launch.prepare.x, launch.channels_last_grid);
     x = to;
   }
   launch.x_map = make_x_map(p, x, t, tile, patch);
@@ -206,7 +219,7 @@ inline void make_launch(const Plan& plan, const Problem& p, const Operands& o, L
   }
   q.store_boxes = stores_boxes(config, p, o.result, t, tile), q.phases_in_boxes = phases_in_boxes(p, tile);
   q.y_policy = once_policy(plan.result_exceeds_l2);
-  q.w_policy = launch.pack.policy = stay_policy(plan.weights_stay_in_l2);
+  q.w_policy = launch.prepare.pack.policy = stay_policy(plan.weights_stay_in_l2);
   q.row_boxes = {};
   if (q.store_boxes && !q.channels_innermost) q.row_boxes = make_row_boxes(config, p, tile);
   for (int32_t i = 0; i < y_map_count(q); ++i) {

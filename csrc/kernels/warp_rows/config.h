@@ -1,7 +1,7 @@
 // Configurations of the warp_rows family: few input channels a group, on tensor cores, each warp for itself. x goes
-// from global memory to registers, which keep the last rows of it, and y from registers to global memory: no block
-// waits for anything but its weights. In NCHW a lane has neighbouring columns of a channel, in channels_last pairs of
-// channels.
+// from global memory to registers, which keep the last rows of it, and y from registers to global memory, or through
+// shared memory where the warps that have a row of it meet, to write whole sectors, or whole rows. In NCHW a lane has
+// neighbouring columns of a channel, in channels_last pairs of channels.
 #pragma once
 
 #include <algorithm>

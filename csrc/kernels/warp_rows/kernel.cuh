@@ -1507,7 +1507,8 @@ template <class Scalar, bool Strict, int Stride, int Rows, int Columns, int Step
 __global__ void __launch_bounds__(block, resident_blocks(Columns, Strict, Stride))
     warp_rows_kernel(const __grid_constant__ Params p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-  if constexpr (writes != Writes::rows) compute<Scalar, Strict, Stride, Rows, Columns, Steps, Aligned, writes>(p);
+  // The planner has the others on sm_90 alone.
+  if constexpr (!has_two_tiles(writes)) compute<Scalar, Strict, Stride, Rows, Columns, Steps, Aligned, writes>(p);
 #else
   compute<Scalar, Strict, Stride, Rows, Columns, Steps, Aligned, writes>(p);
 #endif
