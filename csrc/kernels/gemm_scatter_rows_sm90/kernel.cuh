@@ -493,13 +493,19 @@ __global__ void __launch_bounds__(threads, 1) gemm_scatter_rows_sm90_kernel(cons
   const SharedAddress x_stages = start + static_cast<uint32_t>(p.stages_at);
   constexpr int start_barrier = 3;
   if (thread >= consumers) {
-    if (thread == consumers) {
-      device::prefetch_tensor_map(p.w_map);
-      barriers.init();
-    }
-    device::named_barrier(start_barrier, threads);
-    device::fewer_registers<other_registers>();
     const int32_t warp = (thread - consumers) / 32;
+    if (warp == 0) {
+      // It makes the barriers, and waits for nobody.
+      if (thread == consumers) {
+        device::prefetch_tensor_map(p.w_map);
+        barriers.init();
+      }
+      __syncwarp();
+      device::named_barrier_arrive(start_barrier, threads);
+    } else {
+      device::named_barrier(start_barrier, threads);
+    }
+    device::fewer_registers<other_registers>();
     if (warp == 0) {
       copy_weights(p, barriers, x_stages + static_cast<uint32_t>(p.x_stages * stage_bytes));
     } else if (warp == 1) {
