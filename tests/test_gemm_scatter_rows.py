@@ -104,6 +104,7 @@ def test_refusals_say_why():
         ),
         "takes kernels of several columns and 2, 4, 8, 16, 32 or 64 taps": patches(1, 16, 16, (8, 8), (3, 2)),
         "takes x of which rows begin at multiples of 4 bytes": patches(8, 64, 64, (37, 37), (2, 2)),
+        "takes less than 2^30 rows of x": patches(2**27, 8, 8, (8, 2), (2, 2)),
         "takes rows of at most 128 positions": patches(1, 16, 16, (8, 130), (2, 2)),
         "takes images of which at most 32 fill a tile": patches(100, 16, 16, (1, 2), (2, 2)),
         "has not enough shared memory for all input channels of a tile": patches(1, 512, 64, (14, 14), (2, 2)),

@@ -25,6 +25,7 @@ std::string refusal(const Problem& p, const DeviceInfo& device) {
   if (!dense(p.in_h * p.in_w, gemm_scatter::position_stride(p), 1) || !dense(p.out_h, p.y_strides[2], p.out_w)) {
     return "takes x and y whose rows follow each other";
   }
+  if (checked_mul(p.batch, p.in_h) >= int64_t{1} << 30) return "takes less than 2^30 rows of x";
   // Words of two positions.
   const auto even = [](int64_t size, int64_t stride) { return size == 1 || stride % 2 == 0; };
   if (!p.x_aligned || p.in_w % 2 != 0 || !even(p.in_channels, p.x_strides[1]) || !even(p.batch, p.x_strides[0])) {
